@@ -95,6 +95,8 @@ struct Retired {
 pub struct Gateway {
     policies: Policies,
     sides: Vec<Side>,
+    /// The addresses of this end, each once: most packets have another one.
+    locals: Vec<IpAddr>,
     inbound: HashMap<u32, Inbound>,
     retired: Retired,
     limit: RateLimit,
@@ -112,6 +114,9 @@ impl Gateway {
         config.check()?;
         let policies = Policies::new(&config.policies, seed.into());
         let policies = policies.map_err(|error| ConfigError::whole(error.to_string()))?;
+        let mut locals: Vec<IpAddr> = config.tunnels.iter().map(|it| it.local).collect();
+        locals.sort_unstable();
+        locals.dedup();
         let sides = config.tunnels.iter().map(|tunnel| Side {
             tunnel: tunnel.clone(),
             outbound: Vec::new(),
@@ -121,6 +126,7 @@ impl Gateway {
         let mut gateway = Gateway {
             policies,
             sides: sides.collect(),
+            locals,
             inbound: HashMap::new(),
             retired: Retired::default(),
             limit: RateLimit::new(),
@@ -257,13 +263,14 @@ impl Gateway {
     /// Whether a packet is one that the gateway has sealed already: it waited
     /// for a neighbour.
     fn is_own(&self, headers: &Headers, packet: &[u8]) -> bool {
-        self.sides.iter().any(|side| {
-            side.tunnel.sent_spi(headers, packet).is_some_and(|spi| {
-                // 0 stands for a keepalive.
-                spi == 0 && headers.len == side.tunnel.outer_len() + 1
-                    || side.outbound.iter().any(|sa| sa.spi() == spi)
+        self.locals.contains(&headers.src)
+            && self.sides.iter().any(|side| {
+                side.tunnel.sent_spi(headers, packet).is_some_and(|spi| {
+                    // 0 stands for a keepalive.
+                    spi == 0 && headers.len == side.tunnel.outer_len() + 1
+                        || side.outbound.iter().any(|sa| sa.spi() == spi)
+                })
             })
-        })
     }
 
     fn protect(&mut self, now: u64, tunnel: usize, headers: &Headers, packet: &[u8]) -> Outward {
@@ -386,6 +393,9 @@ impl Gateway {
     /// Where ESP begins in a packet to an end of ours; `None` of other packets,
     /// and of those with a non-ESP marker (RFC 3948 §2.2), which are IKE's.
     fn esp_at(&self, headers: &Headers, packet: &[u8]) -> Option<EspAt> {
+        if !self.locals.contains(&headers.dst) {
+            return None;
+        }
         let mut here = self.sides.iter().map(|side| &side.tunnel);
         if headers.protocol == ESP {
             let is_here =
@@ -492,11 +502,6 @@ impl Gateway {
         sides
             .map(|side| side.sent_at.saturating_add(side.tunnel.keepalive))
             .min()
-    }
-
-    /// This gateway's addresses.
-    pub fn local_addresses(&self) -> impl Iterator<Item = IpAddr> {
-        self.sides.iter().map(|side| side.tunnel.local)
     }
 }
 

@@ -18,6 +18,10 @@ use weir_link::live::Sender;
 
 const INSIDE: [&str; 2] = ["10.1.0.9", "10.2.0.9"];
 const OUTSIDE: [&str; 2] = ["192.0.2.1", "198.51.100.1"];
+const OUTSIDE_V6: [&str; 2] = ["fd00:1::1", "fd00:2::1"];
+
+/// A comment in a tunnel, whose ends are of IPv6 then.
+const V6: &str = "# over IPv6";
 
 /// A host, a gateway, a router, a gateway, a host.
 struct Net {
@@ -57,7 +61,28 @@ impl Net {
         ] {
             ip(host, &["route", "add", "default", "via", via]);
         }
+        for (host, device, address) in [
+            (&g1, "eth1", OUTSIDE_V6[0]),
+            (&middle, "eth0", "fd00:1::fe"),
+            (&g2, "eth1", OUTSIDE_V6[1]),
+            (&middle, "eth1", "fd00:2::fe"),
+            // Its kernel solicits neighbours by such addresses.
+            (&middle, "eth0", "fe80::fe"),
+            (&middle, "eth1", "fe80::fe"),
+        ] {
+            let address: IpAddr = address.parse().unwrap();
+            host.device(device)
+                .unwrap()
+                .add_address(address, 64)
+                .unwrap();
+        }
+        for (host, via) in [(&g1, "fd00:1::fe"), (&g2, "fd00:2::fe")] {
+            ip(host, &["-6", "route", "add", "default", "via", via]);
+        }
         middle.set_sysctl("net.ipv4.ip_forward", "1").unwrap();
+        middle
+            .set_sysctl("net.ipv6.conf.all.forwarding", "1")
+            .unwrap();
         Some(Net {
             a,
             gateways: [g1, g2],
@@ -122,9 +147,10 @@ impl Net {
 fn text(which: usize, generations: &[u8], tunnel: &str) -> String {
     let nets = ["10.1.0.0/16", "10.2.0.0/16"];
     let (here, there) = (which, 1 - which);
+    let ends = if tunnel == V6 { OUTSIDE_V6 } else { OUTSIDE };
     let mut text = format!(
         "[[tunnel]]\nname = \"t\"\nlocal = \"{}\"\nremote = \"{}\"\n{tunnel}\n",
-        OUTSIDE[here], OUTSIDE[there]
+        ends[here], ends[there]
     );
     for generation in generations {
         for side in 0..2 {
@@ -168,7 +194,8 @@ fn hidden(frames: &[Vec<u8>], payload: &[u8]) -> Vec<Vec<u8>> {
         assert!(!shows, "a payload is plain: {frame:02x?}");
         let is_esp = frame[12..14] == [8, 0] && frame[23] == 50;
         let is_udp = frame[12..14] == [8, 0] && frame[23] == 17 && frame[36..38] == [0x11, 0x94];
-        if is_esp || is_udp {
+        let is_v6 = frame[12..14] == [0x86, 0xdd] && frame[20] == 50;
+        if is_esp || is_udp || is_v6 {
             sealed.push(frame.clone());
         }
     }
@@ -177,7 +204,11 @@ fn hidden(frames: &[Vec<u8>], payload: &[u8]) -> Vec<Vec<u8>> {
 
 #[test]
 fn two_gateways_hide_what_is_between_them() {
-    for (name, tunnel) in [("ipsec-esp", ""), ("ipsec-udp", "udp = true")] {
+    for (name, tunnel) in [
+        ("ipsec-esp", ""),
+        ("ipsec-udp", "udp = true"),
+        ("ipsec-v6", V6),
+    ] {
         let Some(net) = Net::new(name) else { return };
         let capture = net.middle.capture().unwrap();
         let running = [0, 1].map(|which| net.start(which, tunnel));

@@ -18,7 +18,7 @@ use crate::packet::Packet;
 use crate::slots::{Handle, Slots};
 use crate::stage::Stage;
 use ahash::RandomState;
-use hashbrown::HashMap;
+use griddle::HashMap;
 use maglev::{Candidate, Table};
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
@@ -170,6 +170,7 @@ pub struct Balance {
     members: Vec<Member>,
     table: Table,
     sessions: Slots<Session>,
+    /// Grows a few places at a time, as the tables of a translator.
     by_client: HashMap<(Ipv4Addr, u16), u32, RandomState>,
     due: BinaryHeap<Reverse<(u64, Handle)>>,
     withdrawn: VecDeque<u64>,
@@ -197,11 +198,7 @@ impl Balance {
             members: members.collect(),
             table: Table::default(),
             sessions: Slots::default(),
-            // Never grown: while a million sessions move, packets wait for too long.
-            by_client: HashMap::with_capacity_and_hasher(
-                config.sessions_max as usize,
-                RandomState::with_seeds(seed, 8, !seed, 2),
-            ),
+            by_client: HashMap::with_hasher(RandomState::with_seeds(seed, 8, !seed, 2)),
             due: BinaryHeap::new(),
             withdrawn: VecDeque::new(),
             sequence: seed as u32,

@@ -16,7 +16,7 @@ use crate::flow::Direction;
 use crate::packet::TCP_CONTROL;
 use crate::slots::{Handle, Slots};
 use ahash::RandomState;
-use hashbrown::HashMap;
+use griddle::HashMap;
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 use std::net::Ipv4Addr;
@@ -115,7 +115,8 @@ pub struct NatCounts {
     pub unmapped: u64,
 }
 
-/// All state of a translator.
+/// All state of a translator. Its tables grow a few places at a time: while a million sessions move,
+/// packets would wait for longer than the gate allows.
 #[derive(Debug)]
 pub(super) struct Table {
     ports: Ports,
@@ -143,18 +144,16 @@ pub(super) struct Table {
 impl Table {
     pub(super) fn new(config: &NatConfig, seed: u64) -> Table {
         let state = |stream: u64| RandomState::with_seeds(seed, stream, !seed, 0x6e61_7400);
-        // Never grown: while a million sessions move, packets wait for too long.
-        let sessions = config.sessions_max as usize;
         let mut table = Table {
             ports: Ports::new(config, seed),
             subscribers: Slots::default(),
             mappings: Slots::default(),
             sessions: Slots::default(),
             by_address: HashMap::with_hasher(state(1)),
-            by_inside: HashMap::with_capacity_and_hasher(sessions, state(2)),
-            by_outside: HashMap::with_capacity_and_hasher(sessions, state(3)),
-            outward: HashMap::with_capacity_and_hasher(sessions, state(4)),
-            inward: HashMap::with_capacity_and_hasher(sessions, state(5)),
+            by_inside: HashMap::with_hasher(state(2)),
+            by_outside: HashMap::with_hasher(state(3)),
+            outward: HashMap::with_hasher(state(4)),
+            inward: HashMap::with_hasher(state(5)),
             remotes: HashMap::with_hasher(state(6)),
             due: BinaryHeap::new(),
             withdrawn: VecDeque::new(),

@@ -31,7 +31,7 @@ pub use stats::{FlowCacheStats, FlowEntry, Traffic};
 
 use crate::error::TapError;
 use ageing::Tending;
-use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::collections::{BTreeSet, VecDeque};
 use std::rc::Rc;
 use std::time::Duration;
 pub use weir_link::xdp::ACTIVATE_WAIT;
@@ -116,10 +116,10 @@ pub struct FlowCache {
     kernel: FlowMaps,
     page: Rc<SharedPage>,
     config: FlowCacheConfig,
-    /// The slots of valid entries.
-    numbers: HashMap<FlowKey, u32>,
     /// Entries by slot.
     entries: Vec<Option<Entry>>,
+    /// How many are valid.
+    valid: usize,
     /// Stations of entries, to find the entries of a moved station.
     stations: BTreeSet<(Address, FlowKey)>,
     free: Vec<u32>,
@@ -158,9 +158,8 @@ impl FlowCache {
             tending: Tending::new(kernel.cells_per_entry()),
             kernel,
             config,
-            // Never grown: while a million entries move, frames wait for too long.
-            numbers: HashMap::with_capacity(entries as usize),
-            entries: Vec::with_capacity(entries as usize),
+            entries: Vec::new(),
+            valid: 0,
             stations: BTreeSet::new(),
             free: (0..entries).rev().collect(),
             resting: VecDeque::new(),
@@ -206,9 +205,7 @@ impl FlowCache {
     /// Applies `action` to frames of a key in the kernel, until none came for
     /// `ageing`. Replaces another entry of the key.
     pub fn insert(&mut self, key: FlowKey, action: FlowAction, ageing: Duration) -> InsertOutcome {
-        if let Some(&slot) = self.numbers.get(&key)
-            && let Some(known) = &self.entries[slot as usize]
-        {
+        if let Some((slot, known)) = self.find(&key) {
             let is_aged = known.is_aged(self.kernel.last_used(slot), self.now);
             match (known.action == action, is_aged) {
                 (true, false) => return InsertOutcome::Yes(slot),
@@ -261,8 +258,15 @@ impl FlowCache {
             seen_used: self.now,
             is_over: false,
         });
-        self.numbers.insert(key, slot);
+        self.valid += 1;
         self.counts.inserted += 1;
+    }
+
+    /// The valid entry of a key, and its slot.
+    fn find(&self, key: &FlowKey) -> Option<(u32, &Entry)> {
+        let slot = self.kernel.find(key)?;
+        let entry = self.entries.get(slot as usize)?.as_ref()?;
+        (entry.key == *key && !entry.is_over).then_some((slot, entry))
     }
 
     /// Ends an entry: later frames come to the application. Returns the entry's
@@ -317,7 +321,8 @@ impl FlowCache {
 
     /// Ends an entry. Its slot is quarantined: programs may have found it a moment ago.
     fn end(&mut self, key: &FlowKey) -> Option<u32> {
-        let slot = self.numbers.remove(key)?;
+        let (slot, _) = self.find(key)?;
+        self.valid -= 1;
         self.kernel.close_slot(slot);
         self.kernel.remove(key, slot);
         if let FlowKey::MacPair { src, dst, .. } = *key {
@@ -342,15 +347,14 @@ impl FlowCache {
             self.resting.push_back((until, slot));
         }
         self.kernel.remove_all();
-        self.counts.flushed += self.numbers.len() as u64;
-        self.numbers.clear();
+        self.counts.flushed += std::mem::take(&mut self.valid) as u64;
         self.stations.clear();
     }
 
     /// Whether there are entries, which may wait for frames to drain.
     #[inline]
     pub(crate) fn has_entries(&self) -> bool {
-        !self.numbers.is_empty()
+        self.valid > 0
     }
 
     /// Records whether frames are in flight to the application.

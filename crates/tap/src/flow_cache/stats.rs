@@ -109,8 +109,7 @@ impl FlowCache {
 
     /// One entry; `None` if there is none with this key.
     pub fn entry(&self, key: &FlowKey) -> Option<FlowEntry> {
-        let slot = *self.numbers.get(key)?;
-        let entry = self.entries[slot as usize].as_ref()?;
+        let (slot, entry) = self.find(key)?;
         Some(FlowEntry {
             key: *key,
             action: entry.action,
@@ -123,7 +122,7 @@ impl FlowCache {
     pub fn counts(&self) -> FlowCacheStats {
         let (frames, entries) = self.held_back_before;
         FlowCacheStats {
-            entries: self.numbers.len() as u64,
+            entries: self.valid as u64,
             held_back: self.page.held_back_entries() - entries,
             held_back_frames: self.page.held_back() - frames,
             ..self.counts

@@ -8,7 +8,7 @@ use weir_tap::FlowCacheStats;
 /// them.
 #[derive(Serialize, Clone, Copy, Default, Debug)]
 pub(crate) struct FlowCacheReport {
-    entries: u64,
+    pub(crate) entries: u64,
     pub(crate) frames: u64,
     bytes: u64,
     remembered: u64,

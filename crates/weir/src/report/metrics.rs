@@ -49,8 +49,17 @@ impl Exposition {
 
 /// A label, with its value escaped.
 pub(crate) fn label(name: &str, value: &str) -> String {
-    let value = value.replace('\\', "\\\\").replace('"', "\\\"");
-    format!("{{{name}=\"{}\"}}", value.replace('\n', "\\n"))
+    labels(&[(name, value)])
+}
+
+/// Labels, with their values escaped.
+pub(crate) fn labels(labels: &[(&str, &str)]) -> String {
+    let one = |(name, value): &(&str, &str)| {
+        let value = value.replace('\\', "\\\\").replace('"', "\\\"");
+        format!("{name}=\"{}\"", value.replace('\n', "\\n"))
+    };
+    let all: Vec<String> = labels.iter().map(one).collect();
+    format!("{{{}}}", all.join(","))
 }
 
 /// An address to listen at, of `--metrics`.

@@ -3,7 +3,7 @@
 
 use crate::common::{Folder, until_it_hears, weir};
 use serde_json::Value;
-use std::io::{BufRead, BufReader, Read};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::net::UdpSocket;
 use std::ops::Deref;
 use std::os::unix::fs::PermissionsExt;
@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use weir_lab::command::Command;
 use weir_lab::net::{Host, Pair, Process, Signal, traffic, unprivileged};
 use weir_lab::testenv;
-use weir_lab::wait::Limited;
+use weir_lab::wait::{self, Limited};
 
 /// Two hosts and a link, with a device `eth0` each.
 pub(crate) struct Net(Pair);
@@ -83,6 +83,19 @@ impl Ended {
 }
 
 impl Running {
+    /// What a command that was started with `--metrics 127.0.0.1:0` on this host shows.
+    pub(crate) fn metrics(&self, host: &Host) -> String {
+        let (_, at) = self.said().split_once("metrics at http://").unwrap();
+        let (at, _) = at.split_once("/metrics\n").unwrap();
+        host.run(|| {
+            let mut client = wait::connect(at.parse().unwrap()).unwrap();
+            client.write_all(b"GET /metrics HTTP/1.1\r\n\r\n").unwrap();
+            let mut text = String::new();
+            client.read_to_string(&mut text).unwrap();
+            text
+        })
+    }
+
     /// Starts a command in a host.
     pub(crate) fn start(host: &Host, mut command: Command, arguments: &[&str]) -> Running {
         command

@@ -12,14 +12,12 @@ mod route;
 use common::{Folder, stdout, weir};
 use live::{Ended, PATIENCE, Running};
 use std::fs;
-use std::io::{Read, Write};
 use std::net::Ipv4Addr;
 use std::time::{Duration, Instant};
 use weir_lab::load::{Generator, Rate, Sending, Sent, Sink, Udp};
 use weir_lab::net::{Device, Host, Linear, Offloads, Signal};
 use weir_lab::rng::Rng;
 use weir_lab::testenv;
-use weir_lab::wait;
 use weir_ledger::{Ledger, UsageQuery};
 use weir_link::bpf::Hook;
 use weir_meter::OwnerKind;
@@ -318,19 +316,6 @@ fn the_wire_of_weir_meter_counts_on_when_it_has_ended() {
     assert_eq!(net.attached(), [false, false]);
 }
 
-/// What a command in the middle shows at `/metrics`.
-fn metrics(net: &Net, running: &Running) -> String {
-    let (_, at) = running.said().split_once("metrics at http://").unwrap();
-    let (at, _) = at.split_once("/metrics\n").unwrap();
-    net.middle.run(|| {
-        let mut client = wait::connect(at.parse().unwrap()).unwrap();
-        client.write_all(b"GET /metrics HTTP/1.1\r\n\r\n").unwrap();
-        let mut text = String::new();
-        client.read_to_string(&mut text).unwrap();
-        text
-    })
-}
-
 /// `weir bridge --meter`, and `weir meter` as a bridge.
 #[test]
 fn metrics_of_forwarding_and_counter_are_at_one_address() {
@@ -362,11 +347,11 @@ fn metrics_of_forwarding_and_counter_are_at_one_address() {
             let value = text.split_once(line)?.1.lines().next()?;
             value.parse::<u64>().ok()
         };
-        let mut text = metrics(&net, &running);
+        let mut text = running.metrics(&net.middle);
         while counted(&text) < Some(sum) {
             assert!(began.elapsed() < PATIENCE, "{text}");
             std::thread::sleep(Duration::from_millis(50));
-            text = metrics(&net, &running);
+            text = running.metrics(&net.middle);
         }
         for line in [
             "\nweir_bridge_rx_frames_total{link=\"left\"} ",

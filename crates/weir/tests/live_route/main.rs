@@ -13,11 +13,10 @@ use common::{Folder, weir};
 use live::{PATIENCE, Running, ip, run};
 use serde_json::Value;
 use std::fs;
-use std::io::{Read, Write};
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 use weir_lab::net::{Host, Lab, Signal, traffic};
-use weir_lab::{testenv, wait};
+use weir_lab::testenv;
 
 /// Host a, a router without kernel routing, host b.
 struct Net {
@@ -180,27 +179,12 @@ fn what_the_kernel_learns_it_learns() {
         &["-6", "route", "add", "2001:db8:77::/48", "via", TO_B[1]],
     );
     let running = net.route("[kernel]\nroutes = true\n", &["--metrics", "127.0.0.1:0"]);
-    let (_, at) = running.said().split_once("metrics at http://").unwrap();
-    let at = at.split_once("/metrics\n").unwrap().0.to_owned();
     for to in ["203.0.113.7", "2001:db8:77::7"] {
         assert_eq!(net.pings(to), 3, "{to}");
     }
-    let metrics = |net: &Net| {
-        net.r.run(|| {
-            let mut client = wait::connect(at.parse().unwrap()).unwrap();
-            client
-                .write_all(b"GET /metrics HTTP/1.1\r\nHost: r\r\n\r\n")
-                .unwrap();
-            let mut text = String::new();
-            client.read_to_string(&mut text).unwrap();
-            text
-        })
-    };
-    assert!(
-        metrics(&net).contains("weir_route_rx_frames_total{link=\"eth0\"}"),
-        "{}",
-        metrics(&net)
-    );
+    let metrics = running.metrics(&net.r);
+    let counter = "weir_route_rx_frames_total{link=\"eth0\"}";
+    assert!(metrics.contains(counter), "{metrics}");
     // Removed, and added again.
     ip(&net.r, &["route", "del", "203.0.113.0/24"]);
     let started = Instant::now();

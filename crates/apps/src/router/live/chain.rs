@@ -72,8 +72,8 @@ pub(super) struct LiveChain {
 }
 
 impl LiveChain {
-    /// `flow_entries` is how many entries the tap's flow cache may have, if it has one.
-    pub(super) fn new(stages: Stages, flow_entries: Option<u32>) -> LiveChain {
+    /// `has_cache` is whether the tap has a flow cache.
+    pub(super) fn new(stages: Stages, has_cache: bool) -> LiveChain {
         let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
         let now_ns = now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64;
         let passed = stages.began.elapsed().as_nanos() as u64;
@@ -81,8 +81,8 @@ impl LiveChain {
             stages,
             held: HashMap::new(),
             verdicts: Vec::new(),
-            entries: Entries::new(now_ns.saturating_sub(passed), flow_entries.unwrap_or(0)),
-            fresh: flow_entries.map(|_| Vec::new()),
+            entries: Entries::new(now_ns.saturating_sub(passed)),
+            fresh: has_cache.then(Vec::new),
             held_full: 0,
         }
     }

@@ -6,8 +6,9 @@
 //! both directions of a session age as one.
 
 use crate::router::engine::{LinkId, NextHop, Router};
+use ahash::RandomState;
+use griddle::HashMap;
 use smallvec::SmallVec;
-use std::collections::HashMap;
 use std::net::IpAddr;
 use std::time::Duration;
 use weir_chain::{Chain, Composed, Direction};
@@ -25,12 +26,13 @@ struct Known {
 }
 
 /// All entries of a chain.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Entries {
     /// By slot of the flow cache.
     known: Vec<Option<Known>>,
-    /// The slots of entries of what a stage remembered.
-    by_cookie: HashMap<(usize, u64), SmallVec<[u32; 4]>>,
+    /// The slots of entries of what a stage remembered. Grows a few places at a time: while a million
+    /// of them move, frames would wait for longer than the gate allows.
+    by_cookie: HashMap<(usize, u64), SmallVec<[u32; 4]>, RandomState>,
     /// `CLOCK_MONOTONIC` at time 0 of the stages, in ns.
     offset: u64,
 }
@@ -105,13 +107,11 @@ fn translation(composed: &Composed) -> Option<Translation> {
 }
 
 impl Entries {
-    /// No entries, of `entries_max` at most; `offset` is `CLOCK_MONOTONIC` at time 0 of the stages, in
-    /// ns. Nothing is made larger later: while a million entries move, frames wait for too long.
-    pub(super) fn new(offset: u64, entries_max: u32) -> Entries {
+    /// No entries; `offset` is `CLOCK_MONOTONIC` at time 0 of the stages, in ns.
+    pub(super) fn new(offset: u64) -> Entries {
         Entries {
-            known: Vec::with_capacity(entries_max as usize),
-            by_cookie: HashMap::with_capacity(entries_max as usize),
             offset,
+            ..Entries::default()
         }
     }
 

@@ -172,7 +172,6 @@ pub fn run_through(
     };
     let names: Vec<String> = interfaces.iter().map(|i| i.name.clone()).collect();
     let links: Vec<&str> = names.iter().map(String::as_str).collect();
-    let flow_entries = tap.flow_cache.as_ref().map(|cache| cache.entries_max);
     let mut tap = Tap::across(tap, &links, filter, meters)?;
     let follow = |tap: &Tap| {
         let changes = tap.host_filter_updaters()?;
@@ -190,7 +189,8 @@ pub fn run_through(
     let shapers = stages
         .as_mut()
         .map(|stages| std::mem::take(&mut stages.shapers));
-    let stages = stages.map(|stages| LiveChain::new(stages, flow_entries));
+    let has_cache = tap.flow_cache().is_some();
+    let stages = stages.map(|stages| LiveChain::new(stages, has_cache));
     let mut running = LiveRouter {
         names,
         router,

@@ -104,17 +104,23 @@ impl Index {
         (0..CELLS).find(|cell| which(self.load(bucket, *cell)))
     }
 
+    /// The slot of the first cell that has the tag of a key, as a program finds it.
+    pub(super) fn slot(&self, key: &[u8]) -> Option<u32> {
+        let (tag, buckets) = self.geometry.place(key);
+        let has_tag = |cell: u64| cell != 0 && (cell >> 32) as u32 == tag;
+        let mut buckets = buckets.into_iter();
+        let (bucket, cell) =
+            buckets.find_map(|bucket| Some((bucket, self.find(bucket, has_tag)?)))?;
+        (self.load(bucket, cell) as u32).checked_sub(1)
+    }
+
     /// Adds a key; `false` if there is no room.
     pub(super) fn insert(&self, key: &[u8], slot: u32) -> bool {
-        let (tag, buckets) = self.geometry.place(key);
         // A program looks no further than the first cell with its tag.
-        let has_tag = |cell: u64| cell != 0 && (cell >> 32) as u32 == tag;
-        if buckets
-            .iter()
-            .any(|bucket| self.find(*bucket, has_tag).is_some())
-        {
+        if self.slot(key).is_some() {
             return false;
         }
+        let (tag, buckets) = self.geometry.place(key);
         let room = |bucket| self.find(bucket, |cell| cell == 0);
         let found = buckets
             .into_iter()

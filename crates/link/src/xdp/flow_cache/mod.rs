@@ -204,6 +204,11 @@ impl FlowMaps {
         }
     }
 
+    /// The slot that a key has, if it has one; another key may have it.
+    pub fn find(&self, key: &FlowKey) -> Option<u32> {
+        self.index.slot(key.encode()?.bytes())
+    }
+
     /// Removes a key: programs that begin from now on do not find the slot.
     pub fn remove(&self, key: &FlowKey, slot: u32) {
         if let Some(key) = key.encode() {

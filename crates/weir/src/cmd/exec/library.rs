@@ -1,12 +1,30 @@
-//! Where `libweir_exec.so` is: beside the binary, or where it is installed.
+//! Where the libraries are that are loaded into programs: beside the binary, or where they are
+//! installed.
 
 use crate::error::CliError;
 use std::fs::File;
 use std::path::{Path, PathBuf};
 
-const NAME: &str = "libweir_exec.so";
+/// weir's sockets.
+pub(super) const EXEC: Library = Library {
+    name: "libweir_exec.so",
+    option: "--library",
+};
+/// weir's libpcap.
+pub(super) const PCAP: Library = Library {
+    name: "libweir_pcap.so",
+    option: "--pcap-library",
+};
 
-/// Folders with the library, relative to the binary's: the same (an archive), Cargo's for
+/// A library that is built with weir.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Library {
+    name: &'static str,
+    /// The option that gives its path.
+    option: &'static str,
+}
+
+/// Folders with the libraries, relative to the binary's: the same (an archive), Cargo's for
 /// libraries, and that of an installation below `bin`'s parent.
 const BESIDE: [&str; 3] = [".", "deps", "../lib/weir"];
 
@@ -14,10 +32,10 @@ const BESIDE: [&str; 3] = [".", "deps", "../lib/weir"];
 ///
 /// # Errors
 /// If there is none, it cannot be read, or its path cannot be given to the dynamic linker.
-pub(super) fn find(given: Option<&Path>) -> Result<PathBuf, CliError> {
+pub(super) fn find(library: Library, given: Option<&Path>) -> Result<PathBuf, CliError> {
     let found = match given {
         Some(given) => given.to_owned(),
-        None => beside()?,
+        None => beside(library)?,
     };
     let cannot = |error| CliError::run(format!("cannot read {}: {error}", found.display()));
     // The dynamic linker would go on without a library that it cannot read.
@@ -33,16 +51,17 @@ pub(super) fn find(given: Option<&Path>) -> Result<PathBuf, CliError> {
     Ok(found)
 }
 
-fn beside() -> Result<PathBuf, CliError> {
+fn beside(library: Library) -> Result<PathBuf, CliError> {
+    let Library { name, option } = library;
     let binary = std::env::current_exe()
         .map_err(|error| CliError::run(format!("cannot find the program itself: {error}")))?;
     let folder = binary.parent().unwrap_or(Path::new("/"));
-    let places = BESIDE.map(|place| folder.join(place).join(NAME));
+    let places = BESIDE.map(|place| folder.join(place).join(name));
     let found = places.iter().find(|place| place.is_file());
     found.cloned().ok_or_else(|| {
         let all: Vec<_> = places.iter().map(|at| at.display().to_string()).collect();
         CliError::run(format!(
-            "{NAME} is at none of {}: it is built with weir; put it beside {}, or give --library",
+            "{name} is at none of {}: it is built with weir; put it beside {}, or give {option}",
             all.join(", "),
             binary.display()
         ))

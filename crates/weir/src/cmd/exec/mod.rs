@@ -6,27 +6,31 @@ mod program;
 use crate::error::CliError;
 use crate::host::{self, HostArgs};
 use program::Program;
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::Command;
 use weir_socket::HostPlan;
 
-/// Run a program unmodified, with weir's sockets in place of the kernel's
+/// Run a program unmodified, with weir's sockets in place of the kernel's, or captures by weir
 ///
-/// The program's TCP and UDP sockets become those of a host of weir's own in the program's
+/// With --pcap, the program's captures by libpcap are ports of weir's, which the broker opens for
+/// any user that its policy grants them. Without --link, its sockets stay the kernel's.
+///
+/// With --link, the program's TCP and UDP sockets become those of a host of weir's own in the program's
 /// process, as far as their addresses are the host's or reached by its links. All other sockets
 /// stay the kernel's: Unix sockets, those of 127.0.0.0/8 and ::1, and those of destinations that no
 /// link of the host leads to. The program must be dynamically linked. Exit status and signals are
 /// the program's own.
 #[derive(clap::Args, Debug)]
-#[command(after_help = format!("\
+#[command(mut_arg("links", optional), mut_arg("addresses", optional), after_help = format!("\
 {}
 
 One process at a time has a link: the first that needs it, of all that PROGRAM starts. The kernel's
 packet filter (nftables) does not see the sockets, and ss(8) does not list them.
 
 Examples:
+  weir exec --pcap -- tcpdump -ni eth0 'udp port 53'
   weir exec --link tap0 --addr 192.0.2.5/24 -- python3 -m http.server --bind 192.0.2.5
   weir exec --link tap0 --addr 192.0.2.5/24 --gateway 192.0.2.1 -- curl http://198.51.100.7/
   weir exec --link tap0 --addr 192.0.2.5/24 --stats -- iperf3 -c 192.0.2.1
@@ -37,21 +41,33 @@ pub(crate) struct Args {
     #[command(flatten)]
     host: HostArgs,
 
+    /// Give the program weir's libpcap: live captures are ports, and need no privilege
+    #[arg(long)]
+    pcap: bool,
+
+    /// The socket of the broker that opens the ports of --pcap
+    #[arg(long, value_name = "PATH", requires = "pcap")]
+    socket: Option<PathBuf>,
+
+    /// weir's libpcap; by default libweir_pcap.so where libweir_exec.so is
+    #[arg(long, value_name = "FILE", requires = "pcap")]
+    pcap_library: Option<PathBuf>,
+
     /// Give the program's sockets of 127.0.0.0/8 and ::1 to weir too: they then reach only the
     /// same process
-    #[arg(long)]
+    #[arg(long, requires = "links")]
     loopback: bool,
 
     /// Let the program set up io_uring(7): it must not use it on weir's sockets, which io_uring
     /// would reach past weir
-    #[arg(long)]
+    #[arg(long, requires = "links")]
     io_uring: bool,
 
     /// Print at the end of each process, on standard error, which calls and sockets were weir's
-    #[arg(long)]
+    #[arg(long, requires = "links")]
     stats: bool,
 
-    /// The library that is loaded into the program; by default libweir_exec.so beside weir, or in
+    /// The library with weir's sockets; by default libweir_exec.so beside weir, or in
     /// ../lib/weir
     #[arg(long, value_name = "FILE")]
     library: Option<PathBuf>,
@@ -66,8 +82,15 @@ pub(crate) struct Args {
     program: Vec<OsString>,
 }
 
+/// With --pcap, the options of a host may be missing.
+fn optional(arg: clap::Arg) -> clap::Arg {
+    arg.required(false).required_unless_present("pcap")
+}
+
 /// The dynamic linker's list of libraries to be loaded ahead of all others (ld.so(8)).
 const PRELOAD: &str = "LD_PRELOAD";
+/// weir's libpcap reads the broker's socket from this variable.
+const SOCKET: &str = "WEIR_SOCKET";
 
 /// Runs the command; returns only if it fails.
 pub(crate) fn run(args: &Args) -> Result<(), CliError> {
@@ -76,7 +99,32 @@ pub(crate) fn run(args: &Args) -> Result<(), CliError> {
     };
     let program = Program::find(name)?;
     program.check()?;
-    let library = library::find(args.library.as_deref())?;
+    let mut command = Command::new(program.path());
+    command.arg0(name).args(arguments);
+    let mut preload = Vec::new();
+    if !args.host.links.is_empty() {
+        preload.push(library::find(library::EXEC, args.library.as_deref())?);
+        give_sockets(&mut command, args)?;
+    }
+    if args.pcap {
+        preload.push(library::find(library::PCAP, args.pcap_library.as_deref())?);
+        if let Some(socket) = &args.socket {
+            command.env(SOCKET, socket);
+        }
+    }
+    let preload = preload.into_iter().map(PathBuf::into_os_string);
+    let before = std::env::var_os(PRELOAD).filter(|before| !before.is_empty());
+    let all: Vec<_> = preload.chain(before).collect();
+    command.env(PRELOAD, all.join(OsStr::new(":")));
+    let error = command.exec();
+    Err(CliError::run(format!(
+        "cannot run {}: {error}",
+        program.path().display()
+    )))
+}
+
+/// Says what the library for sockets needs to know.
+fn give_sockets(command: &mut Command, args: &Args) -> Result<(), CliError> {
     let plan = HostPlan {
         loopback: args.loopback,
         ..args.host.plan()?
@@ -84,21 +132,8 @@ pub(crate) fn run(args: &Args) -> Result<(), CliError> {
     let mut options = Vec::new();
     options.extend(args.io_uring.then_some("io_uring"));
     options.extend(args.stats.then_some("stats"));
-    let mut preload = library.into_os_string();
-    if let Some(before) = std::env::var_os(PRELOAD).filter(|before| !before.is_empty()) {
-        preload.push(":");
-        preload.push(before);
-    }
-    let mut command = Command::new(program.path());
     command
-        .arg0(name)
-        .args(arguments)
-        .env(PRELOAD, preload)
         .env("WEIR_EXEC_HOST", plan.to_text())
         .env("WEIR_EXEC_OPTIONS", options.join(","));
-    let error = command.exec();
-    Err(CliError::run(format!(
-        "cannot run {}: {error}",
-        program.path().display()
-    )))
+    Ok(())
 }

@@ -12,6 +12,7 @@ use crate::error::{CliError, say};
 use crate::input::on_off::OnOff;
 use crate::input::read_limited;
 use crate::longest::MtuWarnings;
+use crate::report::metrics::{self, Metrics};
 use crate::report::stats_file::StatsFile;
 use crate::report::stdout;
 use crate::report::tx_burst::TxBurstMode;
@@ -21,7 +22,7 @@ use ipsec::{Rereader, SaFile};
 use report::Report;
 use std::fs::{File, OpenOptions};
 use std::io::Write;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -98,6 +99,11 @@ pub(crate) struct LiveArgs {
     /// standard output (-), a FIFO or a device gets a line each time
     #[arg(long, value_name = "FILE")]
     stats_json: Option<PathBuf>,
+
+    /// Serve metrics for Prometheus at this address, at /metrics; port 0
+    /// chooses a free one
+    #[arg(long, value_name = "ADDR:PORT", value_parser = metrics::address)]
+    metrics: Option<SocketAddr>,
 
     /// Path of frames while weir does not run: to the host (kernel), or dropped
     /// (drop); by default dropped if a stage translates or drops, otherwise to
@@ -266,6 +272,7 @@ fn live(
     let log = log.transpose()?;
     let json = args.stats_json.as_deref().map(StatsFile::open);
     let json = json.transpose()?;
+    let metrics = args.metrics.map(Metrics::serve).transpose()?;
     // Without privilege the process keeps its normal priority.
     let _ = weir_link::xdp::raise_priority();
     let stop = match &sa_file {
@@ -277,6 +284,7 @@ fn live(
         life: Watchdog::new(None)?,
         longest: MtuWarnings::default(),
         json,
+        metrics,
         is_ready: false,
         last: None,
     };
@@ -397,6 +405,7 @@ struct Teller {
     life: Watchdog,
     longest: MtuWarnings,
     json: Option<StatsFile>,
+    metrics: Option<Metrics>,
     is_ready: bool,
     last: Option<Instant>,
 }
@@ -427,12 +436,16 @@ impl Teller {
             return;
         }
         let is_due = self.last.is_none_or(|last| now - last >= REPORT_INTERVAL);
-        if let Some(file) = &mut self.json
-            && is_due
-        {
+        if is_due && (self.json.is_some() || self.metrics.is_some()) {
             self.last = Some(now);
-            // If the write fails now, the one at the end may succeed.
-            let _ = file.write(&Report::new(view));
+            let report = Report::new(view);
+            if let Some(file) = &mut self.json {
+                // If the write fails now, the one at the end may succeed.
+                let _ = file.write(&report);
+            }
+            if let Some(metrics) = &self.metrics {
+                metrics.show(report.prometheus());
+            }
         }
     }
 }

@@ -1,7 +1,8 @@
-//! The report of a chain, as JSON.
+//! The report of a chain: as JSON, and as metrics.
 
 use crate::cmd::shape::report::Queues;
 use crate::report::flow_cache::FlowCacheReport;
+use crate::report::metrics::{Exposition, label, labels};
 use serde::Serialize;
 use std::collections::BTreeMap;
 use weir_apps::router::Snapshot;
@@ -85,6 +86,93 @@ impl Report {
             hung: view.tap.counts().hung,
             drops: view.dropped().filter(|(_, count)| *count > 0).collect(),
             flow_cache: view.tap.flow_cache_stats().map(|fast| fast.counts().into()),
+        }
+    }
+}
+
+type LinkMetric = (&'static str, &'static str, fn(&Link) -> u64);
+
+/// Counters of each link.
+const BY_LINK: [LinkMetric; 5] = [
+    ("rx_frames_total", "Frames received.", |l| l.rx_frames),
+    ("rx_bytes_total", "Bytes received.", |l| l.rx_bytes),
+    ("tx_frames_total", "Frames sent.", |l| l.tx_frames),
+    ("tx_bytes_total", "Bytes sent.", |l| l.tx_bytes),
+    ("bypassed_total", "Frames that took the bypass.", |l| {
+        l.bypassed
+    }),
+];
+
+impl Report {
+    /// The metrics.
+    pub(super) fn prometheus(&self) -> Exposition {
+        let mut out = Exposition::new("weir_run_");
+        for (name, help, value) in BY_LINK {
+            let rows = self.links.iter();
+            let rows: Vec<_> = rows
+                .map(|link| (label("link", &link.name), value(link)))
+                .collect();
+            out.metric(name, "counter", help, &rows);
+        }
+        let forwarded = [("4", self.forwarded_v4), ("6", self.forwarded_v6)];
+        let forwarded = forwarded.map(|(family, count)| (label("family", family), count));
+        out.metric(
+            "forwarded_total",
+            "counter",
+            "Packets forwarded.",
+            &forwarded,
+        );
+        let dropped = self.drops.iter();
+        let dropped: Vec<_> = dropped
+            .map(|(reason, count)| (label("reason", reason), *count))
+            .collect();
+        let help = "Frames that the router let go no further.";
+        out.metric("dropped_total", "counter", help, &dropped);
+        let help = "ICMP errors sent.";
+        out.one("icmp_errors_total", "counter", help, self.icmp_errors);
+        let help = "Neighbours known.";
+        out.one("neighbours", "gauge", help, self.neighbours as u64);
+        let help = "Times that weir was found hung.";
+        out.one("hung_total", "counter", help, self.hung);
+        if let Some(fast) = &self.flow_cache {
+            let help = "Frames that the kernel treated by itself, which no other metric has.";
+            out.one("fast_frames_total", "counter", help, fast.frames);
+            let help = "Flows that the kernel treats by itself.";
+            out.one("fast_entries", "gauge", help, fast.entries);
+        }
+        self.of_stages(&mut out);
+        out
+    }
+
+    /// Packets and drops of each stage, and what it counts itself.
+    fn of_stages(&self, out: &mut Exposition) {
+        let (mut packets, mut dropped) = (Vec::new(), Vec::new());
+        // By name; of each the rows of stages that have it.
+        let mut own: BTreeMap<String, Vec<(String, u64)>> = BTreeMap::new();
+        for (number, stage) in self.stages.iter().enumerate() {
+            let number = number.to_string();
+            let of = [("stage", &*number), ("kind", stage.kind)];
+            for (direction, count) in [("outward", stage.outward), ("inward", stage.inward)] {
+                let direction = [of[0], of[1], ("direction", direction)];
+                packets.push((labels(&direction), count));
+            }
+            for (reason, count) in &stage.drops {
+                let reason = [of[0], of[1], ("reason", reason)];
+                dropped.push((labels(&reason), *count));
+            }
+            for (name, value) in &stage.counters {
+                let name = format!("{}_{}", stage.kind, name.replace('-', "_"));
+                let rows = own.entry(name).or_default();
+                rows.push((label("stage", &number), *value));
+            }
+        }
+        let help = "Packets that came to a stage; stages are numbered from the inside, from 0.";
+        out.metric("stage_packets_total", "counter", help, &packets);
+        let help = "Packets that a stage dropped.";
+        out.metric("stage_dropped_total", "counter", help, &dropped);
+        for (name, rows) in own {
+            let help = "What the stage counts: docs/reference/box.md.";
+            out.metric(&name, "untyped", help, &rows);
         }
     }
 }

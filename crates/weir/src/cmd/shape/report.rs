@@ -1,6 +1,6 @@
 //! The report of a shaper: links, and the classes of what leaves each.
 
-use crate::report::metrics::{Exposition, label};
+use crate::report::metrics::{Exposition, label, labels};
 use serde::Serialize;
 use weir_apps::shape::{ClassCounts, Shaped, Shaper, Snapshot};
 
@@ -201,7 +201,8 @@ impl Report {
             let mut rows = Vec::new();
             for link in &self.links {
                 for class in &link.classes {
-                    rows.push((labels(&link.name, &class.name), value(class)));
+                    let of = labels(&[("link", &link.name), ("class", &class.name)]);
+                    rows.push((of, value(class)));
                 }
             }
             out.metric(name, kind, help, &rows);
@@ -211,22 +212,5 @@ impl Report {
         let died = "Times that weir was found dead.";
         out.one("died_total", "counter", died, self.died);
         out
-    }
-}
-
-/// The labels of a class.
-fn labels(link: &str, class: &str) -> String {
-    let (link, class) = (label("link", link), label("class", class));
-    // One pair of braces around both.
-    format!("{},{}", &link[..link.len() - 1], &class[1..])
-}
-
-#[cfg(test)]
-mod tests {
-    use super::labels;
-
-    #[test]
-    fn a_class_is_labelled_by_its_link_and_its_name() {
-        assert_eq!(labels("eth0", "a\"}"), r#"{link="eth0",class="a\"}"}"#);
     }
 }

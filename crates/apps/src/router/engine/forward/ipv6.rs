@@ -41,7 +41,7 @@ impl Router {
         let src = Ipv6Addr::from(array::<16>(packet, 8));
         let dst = Ipv6Addr::from(array::<16>(packet, 24));
         let group_frame = frame[0] & 1 == 1;
-        if is_martian_source(src) || self.is_ours_v6(link, src) {
+        if is_martian_source(src) || self.is_ours_v6(link, src) && !self.is_turned {
             return Err(Reason::SourceMartian);
         }
         if dst.is_multicast() {
@@ -114,7 +114,7 @@ impl Router {
             self.report(now_ns, frame, Some(Problem::TooBig(mtu)));
             return Err(Reason::TooBig);
         }
-        if hop.link == link && self.redirects {
+        if hop.link == link && self.redirects && !self.is_turned {
             self.redirect_v6(now_ns, frame, hop, (src, dst));
         }
         frame[ETHERNET + 7] -= 1;

@@ -1,0 +1,190 @@
+//! A capture of weir's: its settings, and once it is activated a port.
+
+use crate::device::Device;
+use crate::error::{ErrorText, Failure};
+use crate::live::{Active, Live, lock};
+use crate::types::{
+    ERROR, ERROR_ACTIVATED, ERROR_NO_SUCH_DEVICE, ERROR_NOT_ACTIVATED, ERROR_RFMON_NOTSUP,
+    TSTAMP_PRECISION_MICRO,
+};
+use libc::c_int;
+use std::path::Path;
+use std::sync::{Mutex, OnceLock};
+use std::time::Duration;
+use weir_broker::protocol::ErrorKind;
+use weir_broker::{Bytes, Port, PortError};
+
+/// The variable of the environment that names the broker's socket, unless it is the default one.
+pub const SOCKET_VARIABLE: &str = "WEIR_SOCKET";
+
+/// libpcap's `MAXIMUM_SNAPLEN`, which stands for all.
+const SNAPLEN_MAX: c_int = 262_144;
+
+/// The settings before activation.
+#[derive(Clone, Debug)]
+pub(crate) struct Settings {
+    pub(crate) snaplen: c_int,
+    pub(crate) milliseconds: c_int,
+    pub(crate) buffer: c_int,
+    pub(crate) precision: c_int,
+    pub(crate) immediate: bool,
+    pub(crate) nonblock: bool,
+    pub(crate) rfmon: bool,
+}
+
+#[derive(Debug)]
+pub(crate) struct Capture {
+    device: Device,
+    settings: Mutex<Settings>,
+    live: OnceLock<Live>,
+    pub(crate) error: ErrorText,
+}
+
+impl Capture {
+    pub(crate) fn new(device: Device) -> Capture {
+        Capture {
+            device,
+            settings: Mutex::new(Settings {
+                snaplen: SNAPLEN_MAX,
+                milliseconds: 0,
+                buffer: 0,
+                precision: TSTAMP_PRECISION_MICRO,
+                immediate: false,
+                nonblock: false,
+                rfmon: false,
+            }),
+            live: OnceLock::new(),
+            error: ErrorText::new(),
+        }
+    }
+
+    /// The active capture, or the status for one that is not.
+    pub(crate) fn live(&self) -> Result<&Live, c_int> {
+        self.live.get().ok_or_else(|| {
+            self.error
+                .set("the capture is not activated: call pcap_activate first");
+            ERROR_NOT_ACTIVATED
+        })
+    }
+
+    /// Changes a setting of a capture that is not active.
+    pub(crate) fn set(&self, change: impl FnOnce(&mut Settings)) -> c_int {
+        if self.live.get().is_some() {
+            self.error
+                .set("the capture is activated: set this before pcap_activate");
+            return ERROR_ACTIVATED;
+        }
+        change(&mut lock(&self.settings));
+        0
+    }
+
+    pub(crate) fn settings(&self) -> Settings {
+        lock(&self.settings).clone()
+    }
+
+    /// Keeps the text of a failure; returns its status.
+    pub(crate) fn failed(&self, failure: &Failure) -> c_int {
+        self.error.set(&failure.text);
+        failure.status
+    }
+
+    pub(crate) fn activate(&self) -> c_int {
+        if self.live.get().is_some() {
+            self.error.set("the capture is activated already");
+            return ERROR_ACTIVATED;
+        }
+        match self.open() {
+            Ok(live) => {
+                let _ = self.live.set(live);
+                0
+            }
+            Err(failure) => self.failed(&failure),
+        }
+    }
+
+    fn open(&self) -> Result<Live, Failure> {
+        let settings = self.settings();
+        if settings.rfmon {
+            return Err(Failure {
+                status: ERROR_RFMON_NOTSUP,
+                text: "weir has no monitor mode: run the program without weir".to_owned(),
+            });
+        }
+        let snaplen = match settings.snaplen {
+            given @ 1..SNAPLEN_MAX => given,
+            _ => SNAPLEN_MAX,
+        };
+        let name = &self.device.interface;
+        let mut port = Port::on(name).timestamps(true);
+        if let Some(socket) = std::env::var_os(SOCKET_VARIABLE) {
+            port = port.broker(Path::new(&socket));
+        }
+        if snaplen < SNAPLEN_MAX {
+            port = port.snap_len(snaplen.unsigned_abs());
+        }
+        let asked = u64::try_from(settings.buffer)
+            .ok()
+            .filter(|bytes| *bytes > 0);
+        let queue = self.device.queue.or(asked.map(Bytes));
+        let queue = queue.unwrap_or(QUEUE_DEFAULT);
+        port = port
+            .queue(queue)
+            .priority(self.device.priority.unwrap_or(0));
+        let mut port = port.open().map_err(|error| refusal(name, error))?;
+        port.set_latency_mode(settings.immediate);
+        let active = Active {
+            interface: name.clone(),
+            linktype: linktype(port.linktype().0),
+            snaplen,
+            queue: c_int::try_from(queue.0).unwrap_or(c_int::MAX),
+            precision: settings.precision,
+            timeout: u64::try_from(settings.milliseconds)
+                .ok()
+                .filter(|time| *time > 0)
+                .map(Duration::from_millis),
+            immediate: settings.immediate,
+        };
+        Live::new(port, active, settings.nonblock)
+    }
+}
+
+/// A port's own default.
+const QUEUE_DEFAULT: Bytes = Bytes(1 << 20);
+
+/// A port that was not opened: the reason, and what to do.
+fn refusal(interface: &str, error: PortError) -> Failure {
+    match &error {
+        PortError::Refused(refusal) => match refusal.kind {
+            ErrorKind::Denied => {
+                let failure = Failure::from(error);
+                Failure {
+                    text: format!(
+                        "{}. weir's broker opens ports by its policy: have a grant for {interface} \
+                         added to it",
+                        failure.text
+                    ),
+                    ..failure
+                }
+            }
+            ErrorKind::Interface => Failure {
+                status: ERROR_NO_SUCH_DEVICE,
+                text: error.to_string(),
+            },
+            _ => error.into(),
+        },
+        _ => Failure {
+            status: ERROR,
+            text: error.to_string(),
+        },
+    }
+}
+
+/// The `DLT_` number of a `LINKTYPE_` number; Linux' differ in one of weir's.
+fn linktype(linktype: u32) -> c_int {
+    const LINKTYPE_RAW: u32 = 101;
+    const DLT_RAW: c_int = 12;
+    match linktype {
+        LINKTYPE_RAW => DLT_RAW,
+        other => c_int::try_from(other).unwrap_or(c_int::MAX),
+    }
+}
