@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 /// The crates that a workspace crate may depend on: the arrows of
 /// `ARCHITECTURE.md`. Tests of any crate may use `lab`.
-const ARROWS: [(&str, &[&str]); 25] = [
+const ARROWS: [(&str, &[&str]); 26] = [
     ("wire", &[]),
     ("filter", &["wire"]),
     ("demux", &["wire", "filter"]),
