@@ -343,3 +343,38 @@ fn has_ended(running: &Running) -> bool {
             .starts_with('Z')
     })
 }
+
+/// Both libraries in one program: the options of a host are not silently ignored.
+#[test]
+fn sockets_and_captures_can_both_be_weirs() {
+    let Some(bench) = bench("pcap-both", POLICY, &["tcpdump"]) else {
+        return;
+    };
+    let library = bench.folder.path(LIBRARY);
+    let exec = [
+        "exec",
+        "--pcap",
+        "--pcap-library",
+        &library,
+        "--socket",
+        &bench.socket,
+    ];
+    let host = [
+        "--link",
+        "tap9",
+        "--addr",
+        "192.0.2.5/24",
+        "--",
+        "tcpdump",
+        "--version",
+    ];
+    let ended = bench.net.weir_as_nobody(&[&exec[..], &host].concat()).end();
+    assert_ne!(ended.code, Some(0), "{ended:?}");
+    assert!(
+        ended.stderr.contains("tap9") || ended.stderr.contains("libweir_exec"),
+        "{ended:?}"
+    );
+    let alone = ["exec", "--link", "tap9", "--", "tcpdump"];
+    let ended = bench.net.weir_as_nobody(&alone).end();
+    assert!(ended.stderr.contains("--addr"), "{ended:?}");
+}

@@ -341,6 +341,55 @@ fn killed_the_links_stay_joined_until_cleaned() {
     assert_eq!(net.attached(), [false, false]);
 }
 
+/// A hang lets the kernel forward what comes meanwhile: what waited is behind it, and is not sent.
+#[test]
+fn what_waited_through_a_hang_is_not_sent_late() {
+    let Some(net) = net() else { return };
+    let _cleaned = Cleaned(&net);
+    let folder = Folder::new("shape-hang");
+    let json = folder.path("stats.json");
+    let options = [
+        "--rate",
+        "1M",
+        "--queue",
+        "fifo",
+        "--hang-ms",
+        "200",
+        "--stats-json",
+        &json,
+    ];
+    let arguments = [&["shape", "left", "right"][..], &options].concat();
+    let running = Running::start(&net.middle, weir([]), &arguments).until("ready");
+    assert!(net.pings().unwrap());
+    let socket = net.receiver();
+    let sender = net.a.run(|| UdpSocket::bind("10.9.0.1:6000").unwrap());
+    let send = |numbers: std::ops::Range<u64>| {
+        let mut payload = [0; PAYLOAD];
+        for number in numbers {
+            payload[..8].copy_from_slice(&number.to_be_bytes());
+            sender.send_to(&payload, ("10.9.0.2", PORT)).unwrap();
+            std::thread::sleep(Duration::from_millis(2));
+        }
+    };
+    // Three seconds of the link's time.
+    send(0..300);
+    running.signal_at_once(Signal::STOP);
+    send(300..600);
+    running.signal_at_once(Signal::CONT);
+    send(600..650);
+    let (got, _) = receive(&socket);
+    let of_it = got.values().next().unwrap();
+    assert_eq!(of_it.reordered, 0, "{got:?}");
+    assert!(of_it.frames > 100, "by the bypass: {got:?}");
+    running.signal(Signal::TERM);
+    let ended = running.end();
+    assert_eq!(ended.code, Some(0), "{ended:?}");
+    let report = report(&json);
+    assert!(report["hung"].as_u64() > Some(0), "{report}");
+    let flushed = report["links"][1]["flushed"].as_u64().unwrap();
+    assert!(flushed > 100, "{report}");
+}
+
 /// Classes of a file: one above the other, and one with a rate of its own.
 #[test]
 fn classes_have_priorities_and_rates() {
@@ -431,6 +480,14 @@ fn bad_values_are_named_with_the_remedy() {
             &["by", "red", "fq-codel"],
         ),
         (&["--rate", "1M", "--burst", "9T"], &["9T", "125k"]),
+        (
+            &["--rate", "1M", "--ring", "1000", "--check"],
+            &["1000", "power of two"],
+        ),
+        (
+            &["--rate", "1M", "--ring", "65536", "--config", "x"],
+            &["--config"],
+        ),
         (&[], &["--rate"]),
     ] {
         let mut command = weir(["shape", "a0", "b0"]);

@@ -39,7 +39,7 @@ Exit status: the program's; 1 if the link cannot be used; 2 if an option is wron
 cannot be run so.", host::HELP))]
 pub(crate) struct Args {
     #[command(flatten)]
-    host: Option<HostArgs>,
+    host: HostArgs,
 
     /// Give the program weir's libpcap: live captures are ports, and need no privilege
     #[arg(long)]
@@ -102,9 +102,9 @@ pub(crate) fn run(args: &Args) -> Result<(), CliError> {
     let mut command = Command::new(program.path());
     command.arg0(name).args(arguments);
     let mut preload = Vec::new();
-    if let Some(host) = &args.host {
+    if !args.host.links.is_empty() {
         preload.push(library::find(library::EXEC, args.library.as_deref())?);
-        sockets(&mut command, args, host)?;
+        give_sockets(&mut command, args)?;
     }
     if args.pcap {
         preload.push(library::find(library::PCAP, args.pcap_library.as_deref())?);
@@ -124,10 +124,10 @@ pub(crate) fn run(args: &Args) -> Result<(), CliError> {
 }
 
 /// Says what the library for sockets needs to know.
-fn sockets(command: &mut Command, args: &Args, host: &HostArgs) -> Result<(), CliError> {
+fn give_sockets(command: &mut Command, args: &Args) -> Result<(), CliError> {
     let plan = HostPlan {
         loopback: args.loopback,
-        ..host.plan()?
+        ..args.host.plan()?
     };
     let mut options = Vec::new();
     options.extend(args.io_uring.then_some("io_uring"));

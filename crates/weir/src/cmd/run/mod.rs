@@ -107,7 +107,7 @@ pub(crate) struct LiveArgs {
     metrics: Option<SocketAddr>,
 
     /// Path of frames while weir does not run: to the host (kernel), or dropped
-    /// (drop); by default dropped if a stage translates or drops, otherwise to
+    /// (drop); by default dropped if a stage translates, drops or protects, otherwise to
     /// the host
     #[arg(long, value_name = "WHAT")]
     bypass: Option<Bypass>,

@@ -279,6 +279,10 @@ fn text(args: &Args) -> String {
 
 /// The configuration of the tap, with memory for the frames that wait.
 fn tap(args: &Args, config: &ShapeConfig) -> Result<Config, CliError> {
+    if !args.ring.is_power_of_two() || !(64..=1 << 16).contains(&args.ring) {
+        let message = format!("--ring {}: write a power of two, 64 to 65536", args.ring);
+        return Err(CliError::refused(message));
+    }
     let tap = Config {
         bypass: args.bypass,
         hang_max: Some(Duration::from_millis(args.hang_ms)),
