@@ -156,12 +156,9 @@ fn its_log_goes_to_syslog_too() {
     let local = net.folder.path("log");
     let socket = std::os::unix::net::UnixDatagram::bind(&local).unwrap();
     socket.set_read_timeout(Some(live::PATIENCE)).unwrap();
-    let by_udp = |buffer: &mut [u8]| collector.recv(buffer).unwrap();
-    let by_path = |buffer: &mut [u8]| socket.recv(buffer).unwrap();
     let at = collector.local_addr().unwrap().to_string();
-    let ways: [(&str, &dyn Fn(&mut [u8]) -> usize); 2] = [(&at, &by_udp), (&local, &by_path)];
-    for (number, (to, receive)) in ways.into_iter().enumerate() {
-        let log = net.folder.path(&format!("nat-{number}.ndjson"));
+    for (is_udp, to) in [(true, &at), (false, &local)] {
+        let log = net.folder.path(&format!("nat-{is_udp}.ndjson"));
         let running = net.start(&["--log", &log, "--syslog", to]);
         assert_eq!(net.pings(OUTSIDE), 3);
         running.signal(Signal::INT);
@@ -170,7 +167,11 @@ fn its_log_goes_to_syslog_too() {
         assert!(lines.contains("block-allocated"), "{lines}");
         for line in lines.lines() {
             let mut buffer = [0; 2048];
-            let len = receive(&mut buffer);
+            let received = match is_udp {
+                true => collector.recv(&mut buffer),
+                false => socket.recv(&mut buffer),
+            };
+            let len = received.unwrap();
             let message = std::str::from_utf8(&buffer[..len]).unwrap();
             let parts: Vec<&str> = message.splitn(8, ' ').collect();
             let [first, time, _, "weir", process, "nat", "-", said] = parts[..] else {

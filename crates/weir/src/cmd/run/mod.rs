@@ -21,8 +21,6 @@ use crate::signals::ShutdownSignal;
 use crate::watchdog::Watchdog;
 use ipsec::{Rereader, SaFile};
 use report::Report;
-use std::fs::{File, OpenOptions};
-use std::io::Write;
 use std::net::{IpAddr, SocketAddr};
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
