@@ -222,13 +222,13 @@ impl FlowKey {
                 protocol, src, dst, ..
             } => {
                 let (from, to) = (src.1.to_be_bytes(), dst.1.to_be_bytes());
-                let rest = [&from[..], &to, &[protocol, 0], &end];
+                let rest: [u8; 8] = joined(&[&from, &to, &[protocol, 0], &end]);
                 match (src.0, dst.0) {
                     (IpAddr::V4(src), IpAddr::V4(dst)) => {
-                        Some(short(&[&src.octets(), &dst.octets(), &rest.concat()]))
+                        Some(short(&[&src.octets(), &dst.octets(), &rest]))
                     }
                     (IpAddr::V6(src), IpAddr::V6(dst)) => {
-                        Some(long(&[&src.octets(), &dst.octets(), &rest.concat()]))
+                        Some(long(&[&src.octets(), &dst.octets(), &rest]))
                     }
                     _ => None,
                 }
@@ -246,10 +246,13 @@ fn long(parts: &[&[u8]]) -> Encoded {
 }
 
 fn joined<const N: usize>(parts: &[&[u8]]) -> [u8; N] {
-    let bytes = parts.concat();
-    *bytes
-        .first_chunk()
-        .expect("the parts of a key are its size")
+    let (mut bytes, mut at) = ([0; N], 0);
+    for part in parts {
+        // The parts of a key are its size.
+        bytes[at..at + part.len()].copy_from_slice(part);
+        at += part.len();
+    }
+    bytes
 }
 
 type Parts<'a> = (IpAddr, IpAddr, u8, Option<&'a [u8]>);
