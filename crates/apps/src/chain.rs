@@ -18,7 +18,7 @@ use crate::router::engine::config::{Config, ConfigError as RouterError, LinkConf
 use crate::shape::config::{LinkConfig as SchedulerConfig, schedulers_of};
 use crate::shape::{Shaped, Shaper};
 use serde::Deserialize;
-use std::net::Ipv4Addr;
+use std::net::{Ipv4Addr, SocketAddr};
 use toml::Spanned;
 use toml::de::{DeTable, DeValue, Deserializer};
 use weir_chain::config::{ConfigError, Context, StageConfig};
@@ -36,12 +36,14 @@ pub struct BoxConfig {
     pub stages: Vec<StageConfig>,
     /// The file for the stages' logs.
     pub log: Option<String>,
+    /// Where their lines go as syslog messages: an address and a port, or the path of a socket.
+    pub syslog: Option<String>,
     /// The scheduler of each link, if it has one.
     pub schedulers: Vec<Option<SchedulerConfig>>,
 }
 
 /// The keys that a router does not have.
-const OWN: [&str; 4] = ["outside", "log", "stage", "scheduler"];
+const OWN: [&str; 5] = ["outside", "log", "syslog", "stage", "scheduler"];
 
 impl BoxConfig {
     /// Reads a configuration.
@@ -54,7 +56,7 @@ impl BoxConfig {
         let mut own = OWN.map(|key| top.remove(key));
         let router = Config::deserialize(Deserializer::from(document))?;
         router.check().map_err(|error| of_router(&error, text))?;
-        let [outside, log, stages, schedulers] = &mut own;
+        let [outside, log, syslog, stages, schedulers] = &mut own;
         let string = |key: &str, value: &Spanned<DeValue<'_>>| match value.get_ref() {
             DeValue::String(text) => Ok(text.clone().into_owned()),
             _ => Err(wrong(
@@ -76,6 +78,18 @@ impl BoxConfig {
             return Err(wrong(Some(outside.span().start), message));
         };
         let log = log.as_ref().map(|log| string("log", log)).transpose()?;
+        let syslog = syslog.as_ref().map(|to| {
+            let text = string("syslog", to)?;
+            if text.starts_with('/') || text.parse::<SocketAddr>().is_ok() {
+                return Ok(text);
+            }
+            let message = format!(
+                "syslog = \"{text}\": write an address and a port, as in 192.0.2.1:514, or the path \
+                 of a socket, as in /dev/log"
+            );
+            Err(wrong(Some(to.span().start), message))
+        });
+        let syslog = syslog.transpose()?;
         let stages = read_stages(stages.take(), names)?;
         check_ipsec(&stages)?;
         let links: Vec<&str> = router.links.iter().map(|link| &*link.name).collect();
@@ -93,6 +107,7 @@ impl BoxConfig {
             outside: number,
             stages,
             log,
+            syslog,
             schedulers,
         })
     }

@@ -143,6 +143,56 @@ fn its_metrics_are_those_of_router_and_stages() {
     assert_eq!(running.end().code, Some(0));
 }
 
+/// By UDP and to a local socket, what the file has.
+#[test]
+fn its_log_goes_to_syslog_too() {
+    let Some(net) = Net::new("nat-syslog") else {
+        return;
+    };
+    let collector = net
+        .r
+        .run(|| std::net::UdpSocket::bind("127.0.0.1:0").unwrap());
+    collector.set_read_timeout(Some(live::PATIENCE)).unwrap();
+    let local = net.folder.path("log");
+    let socket = std::os::unix::net::UnixDatagram::bind(&local).unwrap();
+    socket.set_read_timeout(Some(live::PATIENCE)).unwrap();
+    let at = collector.local_addr().unwrap().to_string();
+    for (is_udp, to) in [(true, &at), (false, &local)] {
+        let log = net.folder.path(&format!("nat-{is_udp}.ndjson"));
+        let running = net.start(&["--log", &log, "--syslog", to]);
+        assert_eq!(net.pings(OUTSIDE), 3);
+        running.signal(Signal::INT);
+        assert_eq!(running.end().code, Some(0));
+        let lines = fs::read_to_string(&log).unwrap();
+        assert!(lines.contains("block-allocated"), "{lines}");
+        for line in lines.lines() {
+            let mut buffer = [0; 2048];
+            let received = match is_udp {
+                true => collector.recv(&mut buffer),
+                false => socket.recv(&mut buffer),
+            };
+            let len = received.unwrap();
+            let message = std::str::from_utf8(&buffer[..len]).unwrap();
+            let parts: Vec<&str> = message.splitn(8, ' ').collect();
+            let [first, time, _, "weir", process, "nat", "-", said] = parts[..] else {
+                panic!("{message}");
+            };
+            assert_eq!(first, "<134>1");
+            assert!(time.ends_with('Z') && time.contains('T'), "{message}");
+            assert!(process.parse::<u32>().is_ok(), "{message}");
+            assert_eq!(said, line);
+        }
+    }
+    let wrong = weir(["nat", "eth0", "eth1", "--syslog", "collector"]).output();
+    let wrong = wrong.unwrap();
+    let said = String::from_utf8_lossy(&wrong.stderr);
+    assert_eq!(wrong.status.code(), Some(2), "{said}");
+    assert!(
+        said.contains("collector") && said.contains("192.0.2.1:514"),
+        "{said}"
+    );
+}
+
 /// Datagrams of one socket to two addresses and back; returns the port that the
 /// outside saw.
 fn datagrams(net: &Net) -> u16 {

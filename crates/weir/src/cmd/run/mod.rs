@@ -4,6 +4,7 @@
 pub(crate) mod balance;
 mod explain;
 pub(crate) mod ipsec;
+mod log;
 pub(crate) mod nat;
 mod report;
 
@@ -20,15 +21,13 @@ use crate::signals::ShutdownSignal;
 use crate::watchdog::Watchdog;
 use ipsec::{Rereader, SaFile};
 use report::Report;
-use std::fs::{File, OpenOptions};
-use std::io::Write;
 use std::net::{IpAddr, SocketAddr};
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use weir_apps::chain::BoxConfig;
 use weir_apps::router::engine::config::{ConfigError as RouterError, FILE_BYTES_MAX};
-use weir_apps::router::{self, LogSink, RunError, Snapshot, Stages};
+use weir_apps::router::{self, RunError, Snapshot, Stages};
 use weir_chain::Chain;
 use weir_chain::config::{ConfigError, Context};
 use weir_link::names::SystemNames;
@@ -265,11 +264,7 @@ fn live(
         router::check(&config.router).map_err(failure)?;
         return stdout::text(&format!("{}: good\n", source.name));
     }
-    let log = config
-        .log
-        .as_ref()
-        .map(|path| Log::open(&directory.join(path)));
-    let log = log.transpose()?;
+    let log = log::sink(&config, directory)?;
     let json = args.stats_json.as_deref().map(StatsFile::open);
     let json = json.transpose()?;
     let metrics = args.metrics.map(Metrics::serve).transpose()?;
@@ -292,7 +287,7 @@ fn live(
         chain,
         outside: config.outside,
         began,
-        log: Log::sink(log),
+        log,
         shapers,
     };
     let ran = router::run_through(
@@ -357,47 +352,6 @@ fn tap(args: &LiveArgs, bypass: Bypass, config: &BoxConfig) -> weir_tap::Config 
         args.ring.unwrap_or(weir_tap::Config::ring_for(links)),
         links,
     )
-}
-
-/// The file of the stages' logs. A line is handed to the kernel at once: a
-/// process that dies loses none.
-struct Log {
-    file: File,
-    path: PathBuf,
-    is_failing: bool,
-}
-
-impl Log {
-    fn open(path: &Path) -> Result<Log, CliError> {
-        let opened = OpenOptions::new().append(true).create(true).open(path);
-        let file = opened.map_err(|error| {
-            CliError::run(format!("cannot open the log {}: {error}", path.display()))
-        })?;
-        Ok(Log {
-            file,
-            path: path.to_owned(),
-            is_failing: false,
-        })
-    }
-
-    /// What stages log to; without a file, nothing.
-    fn sink(log: Option<Log>) -> LogSink {
-        let Some(mut log) = log else {
-            return Box::new(|_, _| {});
-        };
-        Box::new(move |_, line| {
-            let written = log.file.write_all(format!("{line}\n").as_bytes());
-            if let Err(error) = &written
-                && !log.is_failing
-            {
-                say(&format!(
-                    "weir: cannot write to {}: {error}",
-                    log.path.display()
-                ));
-            }
-            log.is_failing = written.is_err();
-        })
-    }
 }
 
 /// Reports on a running chain.

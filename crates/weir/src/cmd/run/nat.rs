@@ -43,6 +43,11 @@ pub(crate) struct Args {
     #[arg(long, value_name = "FILE")]
     log: Option<PathBuf>,
 
+    /// Send the same lines as syslog messages (RFC 5424) to this address and
+    /// port by UDP, or to a local socket, such as /dev/log
+    #[arg(long, value_name = "ADDR:PORT|SOCKET")]
+    syslog: Option<String>,
+
     /// Which packets from the outside a mapping lets in: endpoint-independent,
     /// address, address-and-port
     #[arg(long, value_name = "WHAT", default_value = "address-and-port", value_parser = ["endpoint-independent", "address", "address-and-port"])]
@@ -127,6 +132,9 @@ fn text(args: &Args) -> String {
     let _ = writeln!(text, "outside = {outside}");
     if let Some(log) = &args.log {
         let _ = writeln!(text, "log = {}", quoted(&log.to_string_lossy()));
+    }
+    if let Some(to) = &args.syslog {
+        let _ = writeln!(text, "syslog = {}", quoted(to));
     }
     let _ = writeln!(text, "\n[kernel]\nroutes = true");
     for name in [&inside, &outside] {
