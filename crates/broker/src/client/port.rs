@@ -157,6 +157,16 @@ impl Port {
         Ok(Frames { records, booted })
     }
 
+    /// Waits until there are frames, for at most `timeout`, and leaves them in the
+    /// queue. Returns whether there are some: not if the time is over, or a signal
+    /// interrupted. The frames of the last batch are freed.
+    ///
+    /// # Errors
+    /// If waiting fails.
+    pub fn wait(&mut self, timeout: Timeout) -> Result<bool, PortError> {
+        Ok(self.reader.wait(timeout.0)? == Woke::Ready)
+    }
+
     /// Sets or clears the signal that this process gets when frames arrive; by
     /// default none. The signal is sent once, for the first frame, and again
     /// after [`recv_batch`](Self::recv_batch) has emptied the queue.
