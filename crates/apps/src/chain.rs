@@ -38,12 +38,14 @@ pub struct BoxConfig {
     pub log: Option<String>,
     /// Where their lines go as syslog messages: an address and a port, or the path of a socket.
     pub syslog: Option<String>,
+    /// The collector that gets what a translator logs, by IPFIX (RFC 8158).
+    pub ipfix: Option<SocketAddr>,
     /// The scheduler of each link, if it has one.
     pub schedulers: Vec<Option<SchedulerConfig>>,
 }
 
 /// The keys that a router does not have.
-const OWN: [&str; 5] = ["outside", "log", "syslog", "stage", "scheduler"];
+const OWN: [&str; 6] = ["outside", "log", "syslog", "ipfix", "stage", "scheduler"];
 
 impl BoxConfig {
     /// Reads a configuration.
@@ -56,7 +58,7 @@ impl BoxConfig {
         let mut own = OWN.map(|key| top.remove(key));
         let router = Config::deserialize(Deserializer::from(document))?;
         router.check().map_err(|error| of_router(&error, text))?;
-        let [outside, log, syslog, stages, schedulers] = &mut own;
+        let [outside, log, syslog, ipfix, stages, schedulers] = &mut own;
         let string = |key: &str, value: &Spanned<DeValue<'_>>| match value.get_ref() {
             DeValue::String(text) => Ok(text.clone().into_owned()),
             _ => Err(wrong(
@@ -90,6 +92,16 @@ impl BoxConfig {
             Err(wrong(Some(to.span().start), message))
         });
         let syslog = syslog.transpose()?;
+        let ipfix = ipfix.as_ref().map(|to| {
+            let text = string("ipfix", to)?;
+            text.parse::<SocketAddr>().map_err(|_| {
+                let message = format!(
+                    "ipfix = \"{text}\": write a collector's address and port, as in 192.0.2.1:4739"
+                );
+                wrong(Some(to.span().start), message)
+            })
+        });
+        let ipfix = ipfix.transpose()?;
         let stages = read_stages(stages.take(), names)?;
         check_ipsec(&stages)?;
         let links: Vec<&str> = router.links.iter().map(|link| &*link.name).collect();
@@ -108,6 +120,7 @@ impl BoxConfig {
             stages,
             log,
             syslog,
+            ipfix,
             schedulers,
         })
     }

@@ -1,5 +1,6 @@
 //! The key of a flow: what the kernel's flow cache can match of a frame.
 
+use crate::layers::Layers;
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use weir_wire::Protocol;
@@ -36,6 +37,33 @@ pub struct Flow {
     pub dst: IpAddr,
     /// The destination transport port.
     pub dst_port: u16,
+}
+
+/// What the header of an IP packet says of its ends, IP options and first fragments included.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Ends {
+    /// The protocol of the payload.
+    pub protocol: Protocol,
+    /// The source address.
+    pub src: IpAddr,
+    /// The destination address.
+    pub dst: IpAddr,
+    /// The source and destination port of TCP or UDP, if the frame has them.
+    pub ports: Option<(u16, u16)>,
+}
+
+impl Ends {
+    /// The ends of a frame, with its Ethernet header; `None` if it is not IP.
+    pub fn of(frame: &[u8]) -> Option<Ends> {
+        let layers = Layers::of(frame)?;
+        let (src, dst) = layers.addresses(frame);
+        Some(Ends {
+            protocol: layers.protocol,
+            src,
+            dst,
+            ports: layers.ports(frame),
+        })
+    }
 }
 
 impl fmt::Display for Flow {

@@ -121,6 +121,15 @@ impl Layers {
         self.has_transport && matches!(self.protocol, Protocol::TCP | Protocol::UDP)
     }
 
+    /// The source and destination port of TCP or UDP; `None` of a later fragment, and if the
+    /// header is cut short.
+    #[inline]
+    pub fn ports(&self, frame: &[u8]) -> Option<(u16, u16)> {
+        let at = self.payload;
+        self.has_ports()
+            .then(|| (read_u16(frame, at), read_u16(frame, at + 2)))
+    }
+
     /// The source and destination address.
     pub fn addresses(&self, frame: &[u8]) -> (IpAddr, IpAddr) {
         if self.is_v6 {

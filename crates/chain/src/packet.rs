@@ -211,6 +211,13 @@ impl<'f> Packet<'f> {
         self.bytes.as_mut()
     }
 
+    /// The bytes as they are now, which are taken out, and what the stages have done.
+    pub fn take_parts(&mut self) -> (Bytes<'f>, &mut Trace) {
+        let bytes = std::mem::replace(&mut self.bytes, Bytes::Own(Vec::new()));
+        self.layers = None;
+        (bytes, &mut self.trace)
+    }
+
     /// The bytes as they are now, and what the stages have done.
     pub fn finish(self) -> (Bytes<'f>, Trace) {
         (self.bytes, self.trace)
@@ -251,9 +258,7 @@ impl<'f> Packet<'f> {
     /// fragment, and if the header is cut short.
     #[inline]
     pub fn ports(&self) -> Option<(u16, u16)> {
-        let layers = self.layers.as_ref().filter(|layers| layers.has_ports())?;
-        let at = layers.payload;
-        Some((read_u16(self.view(), at), read_u16(self.view(), at + 2)))
+        self.layers.as_ref()?.ports(self.view())
     }
 
     /// The IP protocol, or next header.

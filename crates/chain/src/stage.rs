@@ -1,14 +1,13 @@
 //! The trait of a stage.
 
 use crate::batch::{Batch, Output};
-use crate::flow::Direction;
-use crate::packet::Packet;
+use crate::flow::{Direction, Ends};
 
 /// A network function between the inside and the outside. It is pure: the time
 /// is passed in, in ns of a clock that does not go back.
 ///
 /// A stage sees each frame that the kernel does not forward by an entry. What
-/// it does to a packet it does by edits or by raw access, see [`Packet`];
+/// it does to a packet it does by edits or by raw access, see [`Packet`](crate::Packet);
 /// the chain makes entries of the edits. A stage without state needs
 /// [`outward`](Self::outward) and [`inward`](Self::inward) alone.
 pub trait Stage: Send {
@@ -30,7 +29,7 @@ pub trait Stage: Send {
 
     /// Whether a packet from the inside goes out through the chain and in again,
     /// before the base sees it: hairpinning (RFC 4787 §6).
-    fn turns(&self, _packet: &Packet<'_>) -> bool {
+    fn turns(&self, _ends: &Ends) -> bool {
         false
     }
 
@@ -42,7 +41,7 @@ pub trait Stage: Send {
         None
     }
 
-    /// An entry that carries this cookie (see [`Packet::remember`]) last
+    /// An entry that carries this cookie (see [`Packet::remember`](crate::Packet::remember)) last
     /// forwarded a frame at `used`. Returns whether the entry still holds; each
     /// entry is asked about once a second.
     fn used(&mut self, _cookie: u64, _direction: Direction, _used: u64) -> bool {

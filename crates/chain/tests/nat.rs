@@ -350,7 +350,7 @@ fn hosts_of_the_inside_reach_each_other_by_the_pool() {
     });
     let server = world.port(("10.0.0.9", 7000), (PEER, 53)).unwrap();
     let frame = Spec::udp(("10.0.0.5", 4000), (POOL, server)).frame();
-    assert!(world.chain.turns(&Packet::new(&mut frame.clone())));
+    assert!(world.chain.turns(&frame));
     let out = world.out(&frame).unwrap();
     let turned = world.inn(&out).unwrap();
     assert_eq!(destination(&turned), (ip("10.0.0.9"), 7000));
@@ -359,14 +359,14 @@ fn hosts_of_the_inside_reach_each_other_by_the_pool() {
     assert!(checksums_are_right(&turned));
     // And back.
     let reply = Spec::udp(("10.0.0.9", 7000), (POOL, port)).frame();
-    assert!(world.chain.turns(&Packet::new(&mut reply.clone())));
+    assert!(world.chain.turns(&reply));
     let out = world.out(&reply).unwrap();
     let back = world.inn(&out).unwrap();
     assert_eq!(destination(&back), (ip("10.0.0.5"), 4000));
     assert_eq!(source(&back), (ip(POOL), server));
     // The base's own ports are not turned.
-    let mut frame = Spec::udp(("10.0.0.5", 4000), (POOL, 53)).frame();
-    assert!(!world.chain.turns(&Packet::new(&mut frame)));
+    let frame = Spec::udp(("10.0.0.5", 4000), (POOL, 53)).frame();
+    assert!(!world.chain.turns(&frame));
 }
 
 #[test]

@@ -33,6 +33,12 @@ const COALESCE_MAX: Duration = Duration::from_micros(200);
 const COALESCE_RECORDS: usize = 32;
 const COALESCE_DIVISOR: u64 = 8;
 
+/// Longest time that a reader in [`Mode::Latency`] looks for records before it sleeps; and it
+/// does so only after a wait that was no longer. Waking up takes longer than most answers take
+/// to come: round trips of VMTP and its bulk gain a third by it. Linux has the same for sockets
+/// (`SO_BUSY_POLL`), and for virtual machines with the same condition (`halt_poll_ns`).
+const BUSY_POLL_MAX: Duration = Duration::from_micros(50);
+
 /// How to wait for records.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub enum Mode {
@@ -43,7 +49,8 @@ pub enum Mode {
     /// to the pause.
     #[default]
     Throughput,
-    /// Sleep at once: the kernel wakes for the first record of each burst.
+    /// Without a pause: while records come within 50 µs of each other, the reader looks for them
+    /// for so long before it sleeps, and yields its processor to others meanwhile.
     Latency,
 }
 
@@ -138,6 +145,8 @@ pub struct Reader {
     coalesce_time: Duration,
     /// End of the records that [`Reader::records`] gave and that are not released.
     held: Option<u64>,
+    /// Whether the last wait was no longer than [`BUSY_POLL_MAX`].
+    was_brief: bool,
 }
 
 impl Reader {
@@ -168,6 +177,7 @@ impl Reader {
             burst: (0, 0),
             coalesce_time: COALESCE,
             held: None,
+            was_brief: false,
         })
     }
 
@@ -283,13 +293,29 @@ impl Reader {
         if self.cursor.is_ready(&self.memory) {
             return Ok(Woke::Ready);
         }
-        let deadline = time_max.and_then(|time| Instant::now().checked_add(time));
-        if self.mode == Mode::Throughput {
-            self.coalesce(time_max);
-            if self.cursor.is_ready(&self.memory) {
-                return Ok(Woke::Ready);
-            }
+        let began = Instant::now();
+        let deadline = time_max.and_then(|time| began.checked_add(time));
+        match self.mode {
+            Mode::Throughput => self.coalesce(time_max),
+            Mode::Latency => self.busy_poll(began, time_max),
         }
+        if self.cursor.is_ready(&self.memory) {
+            return Ok(Woke::Ready);
+        }
+        let woke = self.wait_asleep(deadline);
+        self.was_brief = began.elapsed() <= BUSY_POLL_MAX;
+        woke
+    }
+
+    /// Looks for records as long as the last wait suggests.
+    fn busy_poll(&self, began: Instant, time_max: Option<Duration>) {
+        let time = time_max.map_or(BUSY_POLL_MAX, |time| time.min(BUSY_POLL_MAX));
+        while self.was_brief && began.elapsed() < time && !self.cursor.is_ready(&self.memory) {
+            std::thread::yield_now();
+        }
+    }
+
+    fn wait_asleep(&mut self, deadline: Option<Instant>) -> Result<Woke, Error> {
         while self.arm() {
             // The pause counts towards the time.
             let left = deadline.map(|at| at.saturating_duration_since(Instant::now()));

@@ -61,6 +61,7 @@ struct Cli {
 enum Command {
     Listen(cmd::listen::Args),
     Top(cmd::top::Args),
+    Web(cmd::web::Args),
     Route(cmd::route::Args),
     Run(cmd::run::Args),
     Nat(cmd::run::nat::Args),
@@ -123,6 +124,7 @@ fn run() -> ExitCode {
         Command::Shape(args) => cmd::shape::run(&args),
         Command::Listen(args) => cmd::listen::run(&args),
         Command::Top(args) => cmd::top::run(&args),
+        Command::Web(args) => cmd::web::run(&args),
         Command::Ports(args) => cmd::ports::run(&args),
         Command::Extcap(args) => cmd::extcap::run(&args),
         Command::Broker(args) => cmd::broker::run(&args),

@@ -254,7 +254,7 @@ fn protocols_are_measured_beside_the_kernels() {
     if !testenv::root() {
         return;
     }
-    for (name, rows) in [("vmtp", 7), ("bsp", 3)] {
+    for (name, rows) in [("vmtp", 7), ("bsp", 5)] {
         let run = experiment(&[name, "--each", "20", "--rounds", "1", "--json"]);
         assert!(run.status.success(), "{run:?}");
         let json: Value = serde_json::from_slice(&run.stdout).unwrap();

@@ -13,7 +13,7 @@
 mod maglev;
 
 use crate::batch::{Batch, Output};
-use crate::flow::{Direction, Flow};
+use crate::flow::{Direction, Ends, Flow};
 use crate::packet::Packet;
 use crate::slots::{Handle, Slots};
 use crate::stage::Stage;
@@ -708,9 +708,12 @@ impl Stage for Balance {
     }
 
     /// The answers to probes.
-    fn turns(&self, packet: &Packet<'_>) -> bool {
-        let probe = (self.config.service.0, PROBE_PORT);
-        self.probes() && ends(packet, self.config.protocol).is_some_and(|(_, to)| to == probe)
+    fn turns(&self, ends: &Ends) -> bool {
+        let is_probe = |(_, port)| port == PROBE_PORT;
+        self.probes()
+            && ends.dst == self.config.service.0
+            && ends.protocol == self.config.protocol
+            && ends.ports.is_some_and(is_probe)
     }
 
     fn poll(&mut self, now: u64, output: &mut Output) {

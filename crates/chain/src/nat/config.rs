@@ -228,11 +228,10 @@ pub enum NatError {
 }
 
 impl NatConfig {
-    /// Whether an address is translated: one in `inside` that is not the pool's. A
-    /// translator behind another one has a pool of private addresses.
+    /// Whether `inside` has an address.
     #[inline]
-    pub fn is_inside(&self, address: Ipv4Addr) -> bool {
-        self.inside.iter().any(|prefix| prefix.contains(address)) && !self.pool.contains(&address)
+    pub(super) fn names_inside(&self, address: Ipv4Addr) -> bool {
+        self.inside.iter().any(|prefix| prefix.contains(address))
     }
 
     /// Checks the configuration.
@@ -304,7 +303,8 @@ impl NatConfig {
                 "port 0 is no port"
             } else if forward.transport == Transport::Icmp {
                 "only TCP and UDP have ports"
-            } else if !self.is_inside(forward.inside.0) {
+            } else if !self.names_inside(forward.inside.0) || self.pool.contains(&forward.inside.0)
+            {
                 "its target is not in `inside`"
             } else if before.any(|other| {
                 let is_same = |a: (Ipv4Addr, u16), b: (Ipv4Addr, u16)| a == b;

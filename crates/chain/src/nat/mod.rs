@@ -30,12 +30,13 @@ pub use config::{
 pub use table::NatCounts;
 
 use crate::batch::{Batch, Output};
-use crate::flow::Direction;
+use crate::flow::{Direction, Ends};
 use crate::packet::{Bytes, Packet};
 use crate::stage::Stage;
 use fragments::{FragmentKey, Fragments};
 use log::Line;
 use std::net::{IpAddr, Ipv4Addr};
+use std::ops::RangeInclusive;
 use table::{Table, Translation, Tuple};
 use weir_wire::Protocol;
 
@@ -43,6 +44,7 @@ use weir_wire::Protocol;
 #[derive(Debug)]
 pub struct Nat {
     config: NatConfig,
+    pool: Pool,
     table: Table,
     fragments: Fragments,
     has_started: bool,
@@ -50,22 +52,45 @@ pub struct Nat {
 
 /// The IPv4 addresses and the protocol of a packet.
 #[derive(Clone, Copy)]
-struct Ends {
+struct Header {
     src: Ipv4Addr,
     dst: Ipv4Addr,
     protocol: Protocol,
 }
 
-impl Ends {
-    fn of(packet: &Packet<'_>) -> Option<Ends> {
+impl Header {
+    fn of(packet: &Packet<'_>) -> Option<Header> {
         match packet.addresses()? {
-            (IpAddr::V4(src), IpAddr::V4(dst)) => Some(Ends {
+            (IpAddr::V4(src), IpAddr::V4(dst)) => Some(Header {
                 src,
                 dst,
                 protocol: packet.protocol()?,
             }),
             _ => None,
         }
+    }
+}
+
+/// The addresses of the pool, as ranges: a pool of neighbours is found by one comparison.
+#[derive(Debug)]
+struct Pool(Vec<RangeInclusive<Ipv4Addr>>);
+
+impl Pool {
+    fn new(addresses: &[Ipv4Addr]) -> Pool {
+        let mut sorted = addresses.to_vec();
+        sorted.sort_unstable();
+        let chunks = sorted.chunk_by(|a, b| b.to_bits() - a.to_bits() <= 1);
+        Pool(
+            chunks
+                .map(|chunk| chunk[0]..=chunk[chunk.len() - 1])
+                .collect(),
+        )
+    }
+
+    #[inline]
+    fn contains(&self, address: Ipv4Addr) -> bool {
+        let after = self.0.partition_point(|range| *range.start() <= address);
+        after > 0 && address <= *self.0[after - 1].end()
     }
 }
 
@@ -81,6 +106,7 @@ impl Nat {
     pub fn new(config: NatConfig, seed: u64) -> Result<Nat, NatError> {
         config.check()?;
         Ok(Nat {
+            pool: Pool::new(&config.pool),
             table: Table::new(&config, seed),
             fragments: Fragments::new(seed),
             has_started: false,
@@ -93,16 +119,23 @@ impl Nat {
         self.table.counts()
     }
 
+    /// Whether an address is translated: one in `inside` that is not the pool's. A
+    /// translator behind another one has a pool of private addresses.
+    #[inline]
+    fn is_inside(&self, address: Ipv4Addr) -> bool {
+        self.config.names_inside(address) && !self.pool.contains(address)
+    }
+
     fn out(
         &mut self,
         now: u64,
         packet: &mut Packet<'_>,
         output: &mut Output,
     ) -> Result<(), Refused> {
-        let Some(ends) = Ends::of(packet) else {
+        let Some(ends) = Header::of(packet) else {
             return Ok(());
         };
-        let is_inside = self.config.is_inside(ends.src);
+        let is_inside = self.is_inside(ends.src);
         if is_inside && !packet.is_whole() {
             return Err("malformed");
         }
@@ -141,13 +174,13 @@ impl Nat {
         packet: &mut Packet<'_>,
         output: &mut Output,
     ) -> Result<(), Refused> {
-        let Some(ends) = Ends::of(packet) else {
+        let Some(ends) = Header::of(packet) else {
             return Ok(());
         };
-        if self.config.is_inside(ends.dst) {
+        if self.is_inside(ends.dst) {
             return Err("untranslated");
         }
-        if !self.config.pool.contains(&ends.dst) {
+        if !self.pool.contains(ends.dst) {
             return Ok(());
         }
         if !packet.is_whole() || !packet.header_is_right() {
@@ -189,7 +222,7 @@ impl Nat {
         &mut self,
         now: u64,
         packet: &mut Packet<'_>,
-        ends: Ends,
+        ends: Header,
         is_inside: bool,
     ) -> Result<(), Refused> {
         let Some((kind, id)) = icmp::header(packet) else {
@@ -226,7 +259,7 @@ impl Nat {
             };
         };
         let hidden = quoted.tuple.dst.0;
-        if !is_inside && !self.config.is_inside(hidden) {
+        if !is_inside && !self.is_inside(hidden) {
             return Ok(());
         }
         let reply = Tuple {
@@ -244,7 +277,7 @@ impl Nat {
         Ok(())
     }
 
-    fn icmp_in(&mut self, now: u64, packet: &mut Packet<'_>, ends: Ends) -> Result<(), Refused> {
+    fn icmp_in(&mut self, now: u64, packet: &mut Packet<'_>, ends: Header) -> Result<(), Refused> {
         let Some((kind, id)) = icmp::header(packet) else {
             return Err("malformed");
         };
@@ -283,7 +316,7 @@ impl Nat {
         &mut self,
         now: u64,
         packet: &Packet<'_>,
-        ends: Ends,
+        ends: Header,
         direction: Direction,
         to: Ipv4Addr,
         output: &mut Output,
@@ -304,7 +337,7 @@ impl Nat {
         &mut self,
         now: u64,
         packet: &mut Packet<'_>,
-        ends: Ends,
+        ends: Header,
         direction: Direction,
     ) -> Result<(), Refused> {
         let key = fragment_key(packet, ends, direction).ok_or("malformed")?;
@@ -327,7 +360,7 @@ fn readdress(packet: &mut Packet<'_>, direction: Direction, to: Ipv4Addr) {
     };
 }
 
-fn fragment_key(packet: &Packet<'_>, ends: Ends, direction: Direction) -> Option<FragmentKey> {
+fn fragment_key(packet: &Packet<'_>, ends: Header, direction: Direction) -> Option<FragmentKey> {
     Some(FragmentKey {
         direction,
         src: ends.src,
@@ -383,16 +416,15 @@ impl Stage for Nat {
         direction == Direction::Outward
     }
 
-    fn turns(&self, packet: &Packet<'_>) -> bool {
-        let Some(ends) = Ends::of(packet).filter(|ends| self.config.pool.contains(&ends.dst))
-        else {
+    fn turns(&self, ends: &Ends) -> bool {
+        let (IpAddr::V4(src), IpAddr::V4(dst)) = (ends.src, ends.dst) else {
             return false;
         };
-        let port = packet.ports().map(|(_, port)| port);
-        let mapped = transport(ends.protocol)
-            .zip(port)
-            .is_some_and(|(transport, port)| self.table.is_mapped(transport, (ends.dst, port)));
-        mapped && self.config.is_inside(ends.src)
+        self.pool.contains(dst)
+            && transport(ends.protocol)
+                .zip(ends.ports)
+                .is_some_and(|(transport, (_, port))| self.table.is_mapped(transport, (dst, port)))
+            && self.is_inside(src)
     }
 
     fn poll(&mut self, now: u64, _output: &mut Output) {

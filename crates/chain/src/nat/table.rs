@@ -19,6 +19,7 @@ use ahash::RandomState;
 use griddle::HashMap;
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
+use std::hash::{Hash, Hasher};
 use std::net::Ipv4Addr;
 
 /// Sessions that end in one call, at most.
@@ -41,11 +42,22 @@ const SYN: u8 = 2;
 const RST: u8 = 4;
 
 /// Addresses, ports and transport of a packet: one direction of a session.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Tuple {
     pub(super) transport: Transport,
     pub(super) src: (Ipv4Addr, u16),
     pub(super) dst: (Ipv4Addr, u16),
+}
+
+/// One word: the fields one by one are seven.
+impl Hash for Tuple {
+    #[inline]
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        let end = |(address, port): (Ipv4Addr, u16)| {
+            u128::from(address.to_bits()) << 16 | u128::from(port)
+        };
+        state.write_u128((self.transport as u128) << 96 | end(self.src) << 48 | end(self.dst));
+    }
 }
 
 /// One end of a mapping.

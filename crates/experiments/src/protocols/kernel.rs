@@ -1,5 +1,6 @@
 //! The kernel's UDP and TCP.
 
+use super::source::Source;
 use super::world::{SERVER, World, megabytes, microseconds};
 use super::{ProtocolError, Settings};
 use std::io::{ErrorKind, Read, Write};
@@ -11,7 +12,7 @@ use weir_lab::net::set_option;
 
 /// How often a server checks whether it shall end.
 const POLL_INTERVAL: Duration = Duration::from_millis(100);
-/// Bytes of a write.
+/// Bytes of a read.
 const CHUNK: usize = 64 << 10;
 /// Options of tcp(7).
 const IPPROTO_TCP: i32 = 6;
@@ -53,10 +54,11 @@ fn segment_of(packet_bytes: i32) -> i32 {
     packet_bytes - 40
 }
 
-/// Megabytes a second by TCP, with packets of at most so many bytes if given.
+/// Megabytes a second of a source by TCP, with packets of at most so many bytes if given.
 pub(super) fn tcp(
     world: &World,
     settings: &Settings,
+    source: &mut Source,
     packet_bytes: Option<i32>,
 ) -> Result<f64, ProtocolError> {
     let limit = move |socket: &dyn AsFd| match packet_bytes {
@@ -70,10 +72,9 @@ pub(super) fn tcp(
             ready(());
             let (mut stream, _) = listener.accept()?;
             stream.set_write_timeout(Some(POLL_INTERVAL))?;
-            let chunk = vec![7; CHUNK];
             while !ended.load(Relaxed) {
-                match stream.write(&chunk) {
-                    Ok(_) => {}
+                match stream.write(source.next()?) {
+                    Ok(count) => source.consume(count),
                     Err(error) if error.kind() == ErrorKind::WouldBlock => {}
                     // The client has ended.
                     Err(_) => break,

@@ -10,6 +10,7 @@ mod demultiplexer;
 mod kernel;
 pub mod paper;
 mod predict;
+mod source;
 mod stream;
 mod vmtp;
 mod world;
@@ -24,6 +25,7 @@ use std::io;
 use weir_protocols::pup::{LinkError, StreamError};
 use weir_protocols::station::StationError;
 use weir_protocols::vmtp::CallError;
+use world::Measured;
 
 /// Why there is no measurement.
 #[derive(thiserror::Error, Debug)]
@@ -78,10 +80,31 @@ pub struct Row {
     pub what: &'static str,
     /// The paper's figure and its unit; `None` if the paper has no such row.
     pub paper: Option<&'static str>,
-    /// This machine's figure.
+    /// This machine's figure: the best of all rounds.
     pub now: f64,
+    /// The least and the greatest of the rounds.
+    pub range: [f64; 2],
     /// Its unit.
     pub unit: Unit,
+}
+
+impl Row {
+    fn new(
+        table: &'static str,
+        what: &'static str,
+        paper: &'static str,
+        found: Measured,
+        unit: Unit,
+    ) -> Row {
+        Row {
+            table,
+            what,
+            paper: Some(paper),
+            now: found.best(),
+            range: found.range,
+            unit,
+        }
+    }
 }
 
 /// A comparison of two rows that were measured in the same run.
@@ -89,14 +112,47 @@ pub struct Row {
 pub struct Ratio {
     /// What is compared.
     pub what: &'static str,
-    /// This machine's ratio.
+    /// This machine's ratio: of the best rounds.
     pub now: f64,
+    /// The least and the greatest ratio of any two rounds.
+    pub range: [f64; 2],
     /// The paper's.
     pub paper: Option<f64>,
     /// What is required, as text; empty if nothing is.
     pub required: &'static str,
     /// Whether that holds.
     pub holds: Option<bool>,
+}
+
+impl Ratio {
+    fn new(what: &'static str, one: Measured, other: Measured, paper: f64) -> Ratio {
+        Ratio {
+            what,
+            now: one.best() / other.best(),
+            range: [one.range[0] / other.range[1], one.range[1] / other.range[0]],
+            paper: Some(paper),
+            required: "",
+            holds: None,
+        }
+    }
+
+    fn at_least(self, bar: f64, required: &'static str) -> Ratio {
+        let holds = Some(self.now >= bar);
+        Ratio {
+            required,
+            holds,
+            ..self
+        }
+    }
+
+    fn at_most(self, bar: f64, required: &'static str) -> Ratio {
+        let holds = Some(self.now <= bar);
+        Ratio {
+            required,
+            holds,
+            ..self
+        }
+    }
 }
 
 /// What an experiment found.

@@ -11,6 +11,9 @@ pub const NO_BATCHING: &str = "64 kB/s";
 pub const DEMULTIPLEXED: (&str, &str) = ("18.08 ms", "25 kB/s");
 /// Table 6-6: the byte stream and TCP; and TCP with Pup's packets, "cut in half".
 pub const STREAM: (&str, &str, &str) = ("38 kB/s", "222 kB/s", "about 111 kB/s");
+/// §6.4: a file's transfer from a disk by the byte stream ("remains unchanged"), by TCP ("slows by
+/// a factor of two").
+pub const FROM_DISK: (&str, &str) = ("38 kB/s", "about 111 kB/s");
 /// Table 6-7: Telnet by Pup and by TCP, on a workstation that displays 3,350
 /// characters a second, and on a terminal of 9,600 baud.
 pub const TELNET: [(&str, &str); 2] = [

@@ -1,7 +1,8 @@
 //! Tables 6-2 to 6-5: VMTP on ports.
 
 use super::demultiplexer::Demultiplexed;
-use super::world::{INTERFACE, World, megabytes, microseconds};
+use super::source::Source;
+use super::world::{INTERFACE, Measured, World, megabytes, microseconds};
 use super::{Figures, ProtocolError, Ratio, Row, Settings, Unit, kernel, paper};
 use std::sync::atomic::Ordering::Relaxed;
 use weir_protocols::vmtp::{Client, Server};
@@ -93,57 +94,53 @@ pub fn vmtp(
     begin("VMTP, minimal operation");
     let minimal = World::best(settings, true, || minimal(world, settings))?;
     begin("TCP, bulk");
-    let tcp = World::best(settings, false, || kernel::tcp(world, settings, None))?;
+    let tcp = World::best(settings, false, || {
+        kernel::tcp(world, settings, &mut Source::memory(), None)
+    })?;
     begin("VMTP, bulk");
     let bulk_batched = World::best(settings, false, || bulk(world, settings, usize::MAX))?;
     begin("VMTP, bulk, a packet at a time");
     let bulk_alone = World::best(settings, false, || bulk(world, settings, 1))?;
     begin("VMTP behind a demultiplexer");
-    let mut behind = (f64::INFINITY, 0.0);
+    let mut behind = (Measured::none(true), Measured::none(false));
     for _ in 0..settings.rounds {
         let (minimal, bulk) = demultiplexed(world, settings)?;
-        behind = (behind.0.min(minimal), f64::max(behind.1, bulk));
+        behind.0.add(minimal);
+        behind.1.add(bulk);
     }
-    let row = |table, what, paper, now, unit| Row {
-        table,
-        what,
-        paper: Some(paper),
-        now,
-        unit,
-    };
     let (time, rate) = (Unit::MicrosecondsAnOperation, Unit::MegabytesASecond);
     let rows = vec![
-        row("6-2", "VMTP, port", paper::MINIMAL.0, minimal, time),
-        row(
+        Row::new("6-2", "VMTP, port", paper::MINIMAL.0, minimal, time),
+        Row::new(
             "6-2",
             "UDP transaction, kernel (paper: VMTP)",
             paper::MINIMAL.1,
             udp,
             time,
         ),
-        row("6-3", "VMTP, port", paper::BULK.0, bulk_batched, rate),
-        row(
+        Row::new("6-3", "VMTP, port", paper::BULK.0, bulk_batched, rate),
+        Row::new(
             "6-3",
             "TCP, kernel, without offloads",
             paper::BULK.1,
             tcp,
             rate,
         ),
-        row(
+        Row::new(
             "6-4",
             "VMTP, port, a packet at a time",
             paper::NO_BATCHING,
             bulk_alone,
             rate,
         ),
-        row(
+        Row::new(
             "6-5",
             "VMTP behind a thread that demultiplexes",
             paper::DEMULTIPLEXED.0,
             behind.0,
             time,
         ),
-        row(
+        Row::new(
             "6-5",
             "VMTP behind a thread that demultiplexes",
             paper::DEMULTIPLEXED.1,
@@ -151,45 +148,37 @@ pub fn vmtp(
             rate,
         ),
     ];
-    let ratio = |what, now, paper| Ratio {
-        what,
-        now,
-        paper: Some(paper),
-        required: "",
-        holds: None,
-    };
     let ratios = vec![
-        Ratio {
-            required: "at most 2",
-            holds: Some(minimal / udp <= 2.0),
-            ..ratio(
-                "minimal operation, port : kernel",
-                minimal / udp,
-                14.7 / 7.44,
-            )
-        },
-        Ratio {
-            required: "at least 0.5",
-            holds: Some(bulk_batched / tcp >= 0.5),
-            ..ratio(
-                "bulk, VMTP by port : kernel TCP",
-                bulk_batched / tcp,
-                112.0 / 222.0,
-            )
-        },
-        ratio(
+        Ratio::new(
+            "minimal operation, port : kernel",
+            minimal,
+            udp,
+            14.7 / 7.44,
+        )
+        .at_most(2.0, "at most 2"),
+        Ratio::new(
+            "bulk, VMTP by port : kernel TCP",
+            bulk_batched,
+            tcp,
+            112.0 / 222.0,
+        )
+        .at_least(0.5, "at least 0.5"),
+        Ratio::new(
             "bulk, batching : none",
-            bulk_batched / bulk_alone,
+            bulk_batched,
+            bulk_alone,
             112.0 / 64.0,
         ),
-        ratio(
+        Ratio::new(
             "minimal operation, demultiplexer : port",
-            behind.0 / minimal,
+            behind.0,
+            minimal,
             18.08 / 14.72,
         ),
-        ratio(
+        Ratio::new(
             "bulk, port : demultiplexer",
-            bulk_batched / behind.1,
+            bulk_batched,
+            behind.1,
             112.0 / 25.0,
         ),
     ];

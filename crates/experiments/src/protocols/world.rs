@@ -85,22 +85,44 @@ impl World {
         })
     }
 
-    /// The best of some rounds: the least, or the greatest.
+    /// Some rounds, of which the least counts, or the greatest.
     pub(super) fn best(
         settings: &Settings,
         least: bool,
         mut measure: impl FnMut() -> Result<f64, ProtocolError>,
-    ) -> Result<f64, ProtocolError> {
-        let mut best: Option<f64> = None;
+    ) -> Result<Measured, ProtocolError> {
+        let mut found = Measured::none(least);
         for _ in 0..settings.rounds {
-            let one = measure()?;
-            best = Some(match best {
-                Some(best) if least => best.min(one),
-                Some(best) => best.max(one),
-                None => one,
-            });
+            found.add(measure()?);
         }
-        Ok(best.unwrap_or(f64::NAN))
+        Ok(found)
+    }
+}
+
+/// What some rounds found.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Measured {
+    least_counts: bool,
+    /// The least and the greatest.
+    pub(super) range: [f64; 2],
+}
+
+impl Measured {
+    pub(super) fn none(least_counts: bool) -> Measured {
+        Measured {
+            least_counts,
+            range: [f64::INFINITY, f64::NEG_INFINITY],
+        }
+    }
+
+    pub(super) fn add(&mut self, one: f64) {
+        let [least, most] = self.range;
+        self.range = [least.min(one), most.max(one)];
+    }
+
+    /// The round that counts.
+    pub(super) fn best(self) -> f64 {
+        self.range[usize::from(!self.least_counts)]
     }
 }
 

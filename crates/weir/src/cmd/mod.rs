@@ -28,3 +28,4 @@ pub(crate) mod ship;
 pub(crate) mod top;
 pub(crate) mod usage;
 pub(crate) mod vmtp;
+pub(crate) mod web;

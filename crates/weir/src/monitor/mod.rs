@@ -1,4 +1,4 @@
-//! The network monitor: frames from ports or files into `weir_monitor`'s model, whatever shows it.
+//! The network monitor, in a terminal or in a browser: frames from ports or files into `weir_monitor`'s model, whatever shows it.
 //!
 //! ```text
 //!  ports, capture file ─► input ─► session ─┬─► model, store
@@ -10,6 +10,7 @@ pub(crate) mod dissect;
 pub(crate) mod facts;
 pub(crate) mod filter;
 pub(crate) mod input;
+pub(crate) mod options;
 pub(crate) mod record;
 pub(crate) mod report;
 pub(crate) mod session;

@@ -33,7 +33,7 @@ impl KeyLog {
 
     /// The complete lines that have come since the last call; empty if none have, or the file cannot
     /// be read yet.
-    fn fresh(&mut self) -> Vec<u8> {
+    pub(crate) fn fresh(&mut self) -> Vec<u8> {
         if self.looked.is_some_and(|at| at.elapsed() < KEYS_INTERVAL) {
             return Vec::new();
         }

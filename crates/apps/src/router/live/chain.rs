@@ -120,14 +120,13 @@ impl LiveChain {
         }
         let mut rest: Vec<Bytes<'_>> = Vec::with_capacity(frames.len());
         let slices = frames.iter_mut().map(|frame| Bytes::Shared(frame.as_mut()));
-        for bytes in slices {
-            let packet = Packet::of_bytes(bytes);
-            if self.stages.chain.turns(&packet) {
+        for mut bytes in slices {
+            if self.stages.chain.turns(bytes.as_mut()) {
                 // In order: what came before goes first.
                 self.leaving(router, now, link, &mut rest, &mut decisions);
-                self.turn(router, now, link, packet, &mut decisions);
+                self.turn(router, now, link, Packet::of_bytes(bytes), &mut decisions);
             } else {
-                rest.push(packet.finish().0);
+                rest.push(bytes);
             }
         }
         self.leaving(router, now, link, &mut rest, &mut decisions);
@@ -172,12 +171,13 @@ impl LiveChain {
         self.stages.chain.run(now, Direction::Outward, &mut batch);
         let outside = self.outside();
         let (station, _) = router.link(link);
-        for (packet, (place, len, routed)) in batch.into_packets().into_iter().zip(places) {
-            let (bytes, mut trace) = packet.finish();
+        let mut packets = batch.into_packets();
+        for (packet, (place, len, routed)) in packets.iter_mut().zip(places) {
+            let (bytes, trace) = packet.take_parts();
             if let Some(routed) = routed {
-                self.cache(link, station, &mut trace, Direction::Outward, routed);
+                self.cache(link, station, trace, Direction::Outward, routed);
             }
-            decisions[place] = passed(&trace, bytes, outside, len);
+            decisions[place] = passed(trace, bytes, outside, len);
         }
     }
 
@@ -203,8 +203,9 @@ impl LiveChain {
     ) {
         let mut passing = Vec::new();
         let mut places = Vec::new();
-        for packet in batch.into_packets() {
-            let (bytes, trace) = packet.finish();
+        let mut packets = batch.into_packets();
+        for packet in &mut packets {
+            let (bytes, trace) = packet.take_parts();
             let decision = match trace.fate() {
                 Fate::Pass => {
                     places.push((decisions.len(), trace));
@@ -222,7 +223,7 @@ impl LiveChain {
         let alike = router.cacheable();
         let (station, _) = router.link(outside);
         let frames = passing.into_iter().zip(&verdicts).zip(places).enumerate();
-        for (number, ((mut bytes, verdict), (place, mut trace))) in frames {
+        for (number, ((mut bytes, verdict), (place, trace))) in frames {
             let Verdict::Forward { link, len } = *verdict else {
                 continue;
             };
@@ -234,7 +235,7 @@ impl LiveChain {
                 if alike >> number & 1 == 1
                     && let Some(routed) = routed(router, link, stations)
                 {
-                    self.cache(outside, station, &mut trace, Direction::Inward, routed);
+                    self.cache(outside, station, trace, Direction::Inward, routed);
                 }
                 sent(bytes, link, len)
             };

@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 /// Run every experiment, and write one HTML page with plots and JSON
 ///
 /// Each part is a command of its own; its JSON is kept as PART.json in the folder, and a part whose
-/// file is there is not run again: a run that was stopped goes on where it was. Some fifteen
+/// file is there is not run again: a run that was stopped goes on where it was. Some five
 /// minutes; as root, since most parts make network namespaces. Other work on the machine shows.
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {
@@ -26,6 +26,10 @@ pub(crate) struct Args {
     /// Run all parts again
     #[arg(long)]
     again: bool,
+
+    /// For figure 7: nettap.json of another machine; runs the part `nettap` again
+    #[arg(long, value_name = "FILE")]
+    beside: Option<PathBuf>,
 
     /// Run only these parts; can be repeated
     #[arg(long = "part", value_name = "PART", value_parser = part)]
@@ -51,7 +55,7 @@ impl PartialEq for Part {
     }
 }
 
-static PARTS: [Part; 8] = [
+static PARTS: [Part; 9] = [
     Part {
         name: "packet-filter",
         title: "1987: tables 6-1 and 6-8 to 6-10, the costs of filters, break-even",
@@ -95,12 +99,21 @@ static PARTS: [Part; 8] = [
         draws: true,
     },
     Part {
+        name: "nettap",
+        title: "2000: NetTap's figures 5, 6 and 7, NetCounter, the cost of a call",
+        options: &[],
+        draws: true,
+    },
+    Part {
         name: "adapter",
         title: "1996: round trips and throughput of SYS, MUX and OPT",
         options: &[],
         draws: true,
     },
 ];
+
+/// The part that another machine's figures stand beside.
+const BESIDE: &str = "nettap";
 
 /// Time limit of a part.
 const PART_TIME_MAX: Duration = Duration::from_secs(600);
@@ -136,12 +149,13 @@ pub(crate) fn run(args: &Args) -> Result<(), CliError> {
     for (index, part) in todo.iter().enumerate() {
         let path = args.out.join(format!("{}.json", part.name));
         let step = format!("weir: {} of {}: {}", index + 1, todo.len(), part.name);
-        if !args.again && stored(&path).is_ok() {
+        let beside = args.beside.as_deref().filter(|_| part.name == BESIDE);
+        if !args.again && beside.is_none() && stored(&path).is_ok() {
             say(&format!("{step}: is there already"));
             continue;
         }
         say(&step);
-        match measure(part, &args.out, &stop)? {
+        match measure(part, &args.out, beside, &stop)? {
             Ok(json) => {
                 let text = serde_json::to_string_pretty(&json).map_err(CliError::run)? + "\n";
                 let written = atomic_write::replace(&path, &text);
@@ -209,6 +223,7 @@ fn outcome(part: &'static Part, folder: &Path, failed: &[(&str, String)]) -> Out
 fn measure(
     part: &Part,
     folder: &Path,
+    beside: Option<&Path>,
     stop: &ShutdownSignal,
 ) -> Result<Result<Value, String>, CliError> {
     let this = std::env::current_exe().map_err(|error| CliError::run(limited(&error)))?;
@@ -218,6 +233,9 @@ fn measure(
         .args(part.options);
     if part.draws {
         command.arg("--svg").arg(folder.join(part.name));
+    }
+    if let Some(beside) = beside {
+        command.arg("--beside").arg(beside);
     }
     command.stdin(Stdio::null()).stdout(Stdio::piped());
     let started = command.spawn();

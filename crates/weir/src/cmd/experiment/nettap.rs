@@ -1,6 +1,7 @@
 //! `weir experiment nettap`: bridges and routers by the size of frames, as the
 //! NetTap paper plots them.
 
+mod beside;
 mod net_counter;
 
 use super::NOT_IN_OUR_COPY;
@@ -10,6 +11,7 @@ use crate::report::format;
 use crate::report::format::Column::{Left, Right};
 use crate::report::plot::{self, Curve, Frame, draw};
 use crate::signals::ShutdownSignal;
+use beside::{Beside, Comparison};
 use net_counter::{Counted, NetCounter};
 use serde::Serialize;
 use std::io::Write;
@@ -41,7 +43,11 @@ pub(crate) struct Args {
     #[arg(long)]
     quick: bool,
 
-    /// Draw figures 5 and 6 into this folder
+    /// Compare with another machine, as figure 7 does: a file of what `--json` printed there
+    #[arg(long, value_name = "FILE")]
+    beside: Option<PathBuf>,
+
+    /// Draw figures 5 and 6, and 7 with `--beside`, into this folder
     #[arg(long, value_name = "DIR")]
     svg: Option<PathBuf>,
 
@@ -227,6 +233,7 @@ impl Point {
 pub(crate) fn run(args: &Args) -> Result<(), CliError> {
     plot::prepare(args.svg.as_deref())?;
     let stop = ShutdownSignal::watch_hangup_too()?;
+    let other = args.beside.as_deref().map(Beside::read).transpose()?;
     let (sizes, duration) = (listed(args.sizes()), args.duration().to_string());
     let confirm = (args.duration() * 4.0).to_string();
     let times = [
@@ -268,13 +275,23 @@ pub(crate) fn run(args: &Args) -> Result<(), CliError> {
         return Err(CliError::Stopped(stop.signal()));
     }
     if let Some(folder) = &args.svg {
-        figures(folder, &rows)?;
+        figures(folder, &rows, other.as_ref())?;
     }
+    let comparison = other.map(|other| {
+        other.compare(args.sizes(), &rows).ok_or_else(|| {
+            CliError::refused(format!(
+                "--beside: that machine has no rate of frames of {} bytes: measure both with the \
+                 same --sizes",
+                listed(args.sizes())
+            ))
+        })
+    });
     let found = Found {
         rows,
         calls_us: by_calls,
         paper_calls_us: PAPER_CALLS_US,
         net_counter_packets: counter.counted()?,
+        beside: comparison.transpose()?,
     };
     let text = if args.json {
         serde_json::to_string(&found).map_err(CliError::run)?
@@ -307,6 +324,9 @@ struct Found {
     paper_calls_us: f64,
     /// What the bridge that counts has recorded.
     net_counter_packets: Counted,
+    /// Figure 7.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    beside: Option<Comparison>,
 }
 
 /// The paper's cost of a call before and after each frame, in microseconds.
@@ -339,9 +359,11 @@ fn table(sizes: &[usize], found: &Found) -> String {
     let faults: String = faults
         .map(|(name, size, fault)| format!("\n{name}, {size} bytes: {fault}"))
         .collect();
+    let figure_7 = found.beside.as_ref().map(|it| it.text() + "\n\n");
+    let figure_7 = figure_7.unwrap_or_default();
     format!(
-        "Figures 5 and 7: thousands of frames a second without loss, by bytes of a frame\n\n\
-         {figure_5}\n\n{}\n\nFigure 6: median latency at half of that, µs\n\n{figure_6}\n\n\
+        "Figure 5: thousands of frames a second without loss, by bytes of a frame\n\n\
+         {figure_5}\n\n{}\n\n{figure_7}Figure 6: median latency at half of that, µs\n\n{figure_6}\n\n\
          {calls}\nNetCounter has recorded {} of subscribers and {} of nobody known{}{faults}",
         stated(rows),
         format::counted(found.net_counter_packets.attributed, "packet"),
@@ -398,7 +420,7 @@ fn stated(rows: &[Row]) -> String {
     format::table(&columns, cells)
 }
 
-fn figures(folder: &Path, rows: &[Row]) -> Result<(), CliError> {
+fn figures(folder: &Path, rows: &[Row], other: Option<&Beside>) -> Result<(), CliError> {
     let curves = |of: fn(&Point) -> Option<f64>| -> Vec<Curve> {
         let curves = rows.iter().map(|row| {
             let points = row.points.iter();
@@ -414,18 +436,19 @@ fn figures(folder: &Path, rows: &[Row]) -> Result<(), CliError> {
         x: "bytes of a frame",
         y,
     };
-    let five = of(
-        "Throughput, as figures 5 and 7",
-        "thousand frames per second",
-    );
+    let per_second = "thousand frames per second";
+    let five = of("Throughput, as figure 5", per_second);
+    let seven = of("Throughput of the other machine, as figure 7", per_second);
     let six = of("Latency at half of the throughput, as figure 6", "µs");
-    plot::write(
-        folder,
-        [
-            ("nettap-5.svg".to_owned(), draw(&five, &rates, &[])),
-            ("nettap-6.svg".to_owned(), draw(&six, &times, &[])),
-        ],
-    )
+    let mut plots = vec![
+        ("nettap-5.svg".to_owned(), draw(&five, &rates, &[])),
+        ("nettap-6.svg".to_owned(), draw(&six, &times, &[])),
+    ];
+    if let Some(other) = other {
+        let drawn = draw(&seven, &other.curves(), &[]);
+        plots.push(("nettap-7.svg".to_owned(), drawn));
+    }
+    plot::write(folder, plots)
 }
 
 #[cfg(test)]
@@ -497,6 +520,7 @@ mod tests {
                 attributed: 1_234_567,
                 unattributed: 8,
             },
+            beside: None,
         }
     }
 

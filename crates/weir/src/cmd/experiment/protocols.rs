@@ -52,18 +52,30 @@ pub(crate) fn run(args: &Args, tables: Tables) -> Result<(), CliError> {
     stdout::report(args.json, &figures, || table(&figures))
 }
 
+fn range([least, most]: [f64; 2], digits: usize) -> String {
+    format!("{least:.digits$} to {most:.digits$}")
+}
+
 fn table(figures: &Figures) -> String {
     let rows = figures.rows.iter().map(|row| {
-        let now = match row.unit {
-            Unit::MicrosecondsAnOperation => format!("{:.1} µs", row.now),
-            Unit::MegabytesASecond => format!("{:.1} MB/s", row.now),
-            Unit::CharactersASecond => format!("{:.0} a second", row.now),
+        let (digits, unit) = match row.unit {
+            Unit::MicrosecondsAnOperation => (1, "µs"),
+            Unit::MegabytesASecond => (1, "MB/s"),
+            Unit::CharactersASecond => (0, "a second"),
         };
+        let now = format!("{:.digits$} {unit}", row.now);
+        let range = range(row.range, digits);
         let paper = row.paper.unwrap_or("-").to_owned();
-        vec![row.table.to_owned(), row.what.to_owned(), paper, now]
+        vec![row.table.to_owned(), row.what.to_owned(), paper, now, range]
     });
     let rows: Vec<_> = rows.collect();
-    let columns = [Left("table"), Left("what"), Right("paper"), Right("now")];
+    let columns = [
+        Left("table"),
+        Left("what"),
+        Right("paper"),
+        Right("now"),
+        Right("rounds"),
+    ];
     let ratios = figures.ratios.iter().map(|ratio| {
         let paper = ratio
             .paper
@@ -77,6 +89,7 @@ fn table(figures: &Figures) -> String {
             ratio.what.to_owned(),
             paper,
             format!("{:.2}", ratio.now),
+            range(ratio.range, 2),
             ratio.required.to_owned(),
             holds.to_owned(),
         ]
@@ -86,6 +99,7 @@ fn table(figures: &Figures) -> String {
         Left("ratio, in this run"),
         Right("paper"),
         Right("now"),
+        Right("rounds"),
         Left("required"),
         Left("holds"),
     ];

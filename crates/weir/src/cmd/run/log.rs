@@ -1,4 +1,6 @@
-//! Where the lines go that stages log: a file, and syslog.
+//! Where the lines go that stages log: a file, syslog, and a collector of IPFIX.
+
+mod ipfix;
 
 use crate::error::{CliError, say};
 use std::fmt;
@@ -13,7 +15,7 @@ use weir_apps::router::LogSink;
 /// Facility `local0`, severity `informational` (RFC 5424 §6.2.1).
 const PRIORITY: u8 = 16 * 8 + 6;
 
-/// What stages log to; without a file and syslog, nothing. The file's path is relative to `directory`.
+/// What stages log to; without a place, nothing. The file's path is relative to `directory`.
 pub(super) fn sink(config: &BoxConfig, directory: &Path) -> Result<LogSink, CliError> {
     let mut places: Vec<Place> = Vec::new();
     if let Some(path) = &config.log {
@@ -21,6 +23,9 @@ pub(super) fn sink(config: &BoxConfig, directory: &Path) -> Result<LogSink, CliE
     }
     if let Some(to) = &config.syslog {
         places.push(Place::syslog(to)?);
+    }
+    if let Some(to) = config.ipfix {
+        places.push(Place::ipfix(to)?);
     }
     Ok(Box::new(move |_, line| {
         for place in &mut places {
@@ -41,6 +46,7 @@ enum To {
     File(File),
     Udp(UdpSocket, Header),
     Unix(UnixDatagram, Header),
+    Ipfix(UdpSocket, ipfix::Encoder),
 }
 
 impl Place {
@@ -66,18 +72,19 @@ impl Place {
         Ok(Place::new(socket, name.clone()))
     }
 
+    fn ipfix(to: SocketAddr) -> Result<Place, CliError> {
+        let name = format!("IPFIX collector at {to}");
+        let cannot = |error| CliError::run(format!("{name}: {error}"));
+        let socket = udp(to).map_err(cannot)?;
+        let to = To::Ipfix(socket, ipfix::Encoder::default());
+        Ok(Place::new(to, name.clone()))
+    }
+
     /// A socket that is never waited for: packets would wait, too.
     fn socket(to: &str) -> io::Result<To> {
         let header = Header::of_this_process();
         if let Ok(address) = to.parse::<SocketAddr>() {
-            let any: SocketAddr = match address {
-                SocketAddr::V4(_) => (Ipv4Addr::UNSPECIFIED, 0).into(),
-                SocketAddr::V6(_) => (Ipv6Addr::UNSPECIFIED, 0).into(),
-            };
-            let socket = UdpSocket::bind(any)?;
-            socket.connect(address)?;
-            socket.set_nonblocking(true)?;
-            return Ok(To::Udp(socket, header));
+            return Ok(To::Udp(udp(address)?, header));
         }
         let socket = UnixDatagram::unbound()?;
         socket.connect(to)?;
@@ -90,6 +97,11 @@ impl Place {
             To::File(file) => file.write_all(format!("{line}\n").as_bytes()),
             To::Udp(socket, header) => socket.send(header.message(line).as_bytes()).map(drop),
             To::Unix(socket, header) => socket.send(header.message(line).as_bytes()).map(drop),
+            To::Ipfix(socket, encoder) => {
+                let now = jiff::Timestamp::now().as_second();
+                let message = encoder.message(line, u32::try_from(now).unwrap_or(u32::MAX));
+                message.map_or(Ok(()), |message| socket.send(&message).map(drop))
+            }
         };
         if let Err(error) = &written
             && !self.is_failing
@@ -98,6 +110,18 @@ impl Place {
         }
         self.is_failing = written.is_err();
     }
+}
+
+/// A socket that is never waited for.
+fn udp(to: SocketAddr) -> io::Result<UdpSocket> {
+    let any: SocketAddr = match to {
+        SocketAddr::V4(_) => (Ipv4Addr::UNSPECIFIED, 0).into(),
+        SocketAddr::V6(_) => (Ipv6Addr::UNSPECIFIED, 0).into(),
+    };
+    let socket = UdpSocket::bind(any)?;
+    socket.connect(to)?;
+    socket.set_nonblocking(true)?;
+    Ok(socket)
 }
 
 /// What each message says of its origin (RFC 5424 §6.2).

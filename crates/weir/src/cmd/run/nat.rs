@@ -48,6 +48,11 @@ pub(crate) struct Args {
     #[arg(long, value_name = "ADDR:PORT|SOCKET")]
     syslog: Option<String>,
 
+    /// Send the blocks and forwards of the log as IPFIX (RFC 8158) to the
+    /// collector at this address and port, by UDP
+    #[arg(long, value_name = "ADDR:PORT")]
+    ipfix: Option<String>,
+
     /// Which packets from the outside a mapping lets in: endpoint-independent,
     /// address, address-and-port
     #[arg(long, value_name = "WHAT", default_value = "address-and-port", value_parser = ["endpoint-independent", "address", "address-and-port"])]
@@ -135,6 +140,9 @@ fn text(args: &Args) -> String {
     }
     if let Some(to) = &args.syslog {
         let _ = writeln!(text, "syslog = {}", quoted(to));
+    }
+    if let Some(to) = &args.ipfix {
+        let _ = writeln!(text, "ipfix = {}", quoted(to));
     }
     let _ = writeln!(text, "\n[kernel]\nroutes = true");
     for name in [&inside, &outside] {

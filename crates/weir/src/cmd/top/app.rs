@@ -237,7 +237,7 @@ fn shown(args: &Args, app: &mut App, tty: &mut Tty, is_live: bool) -> Result<(),
         }
         // After the first picture, which it would delay.
         if is_live && watcher.is_none() {
-            watcher = Some(Watcher::start(args.socket.as_deref()));
+            watcher = Some(Watcher::start(args.source.socket.as_deref()));
         }
         let came = app.input.take_in(&mut app.session, WAIT)?;
         is_changed |= came == Came::Frames;

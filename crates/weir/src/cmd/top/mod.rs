@@ -15,7 +15,8 @@ mod tests;
 use super::listen::seconds;
 use crate::error::{CliError, Incomplete};
 use crate::monitor::facts::{Facts, Watcher};
-use crate::monitor::input::{Came, Input, Live, PortOptions, Replay, Speed};
+use crate::monitor::input::{Came, Input};
+use crate::monitor::options::Options;
 use crate::monitor::report;
 use crate::monitor::session::Session;
 use crate::signals::ShutdownSignal;
@@ -23,8 +24,6 @@ use std::io::{IsTerminal, Write};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use weir_broker::Bytes;
-use weir_broker::protocol::Attach;
 
 /// Monitor an interface or a capture file
 ///
@@ -52,22 +51,8 @@ Exit status: as of `weir listen`: 0; 1 if the file is damaged, the interface is 
 recording failed; 2 if the filter, an option or the policy refuses; 129, 130 or 143 after SIGHUP,
 SIGINT or SIGTERM without a terminal.")]
 pub(crate) struct Args {
-    /// The interface; `any` is every one that is up now and that the policy grants
-    #[arg(value_name = "IF", required_unless_present = "read")]
-    first: Option<String>,
-
-    /// A pcap-filter(7) expression; without one, all frames
-    #[arg(value_name = "EXPR")]
-    filter: Vec<String>,
-
-    /// Read frames from a capture file (pcap or pcapng, compressed or not) instead of an interface;
-    /// `-` is standard input. All arguments are then the filter
-    #[arg(short, long, value_name = "FILE", conflicts_with_all = ["queue", "socket", "attach"])]
-    read: Option<PathBuf>,
-
-    /// How fast the file is replayed: a number, such as 1 or 10x, or `max`
-    #[arg(long, value_name = "TIMES", requires = "read", default_value = "max")]
-    speed: Speed,
+    #[command(flatten)]
+    source: Options,
 
     /// Print the tables once, at the end of the file or of the time
     #[arg(long)]
@@ -90,68 +75,9 @@ pub(crate) struct Args {
     #[arg(short, long, value_name = "FILE")]
     write: Option<PathBuf>,
 
-    /// A TLS key log (SSLKEYLOGFILE): recorded and saved files contain its lines, so that readers
-    /// decrypt the connections
-    #[arg(long, value_name = "FILE")]
-    tls_keys: Option<PathBuf>,
-
-    /// Keep the last frames, up to about this many bytes, for the list of frames
-    #[arg(long, value_name = "BYTES", default_value = "64MiB")]
-    keep: Bytes,
-
-    /// Receive at most this many bytes of a frame; 0 means all
-    #[arg(
-        short = 's',
-        long = "snapshot-length",
-        value_name = "BYTES",
-        default_value_t = 0
-    )]
-    snap_len: u32,
-
     /// No colours
     #[arg(long)]
     no_color: bool,
-
-    /// Size of the port's queue, such as 65536, 64K or 8MiB
-    #[arg(long, value_name = "BYTES", default_value = "8MiB")]
-    queue: Bytes,
-
-    /// The broker's socket; then the port is opened through the broker only
-    #[arg(long, value_name = "PATH")]
-    socket: Option<PathBuf>,
-
-    /// Hook in the kernel: auto, tc, xdp-generic or xdp-native
-    #[arg(long, value_name = "MODE", default_value_t)]
-    attach: Attach,
-}
-
-impl Args {
-    fn snap_len(&self) -> Option<u32> {
-        (self.snap_len > 0).then_some(self.snap_len)
-    }
-
-    fn expression(&self) -> String {
-        let first = self.first.iter().filter(|_| self.read.is_some());
-        let words: Vec<&str> = first.chain(&self.filter).map(String::as_str).collect();
-        words.join(" ")
-    }
-
-    fn input(&self, stop: &ShutdownSignal) -> Result<Input, CliError> {
-        let filter = self.expression();
-        if let Some(path) = &self.read {
-            let replay = Replay::open(path, &filter, self.speed, self.snap_len(), stop)?;
-            return Ok(Input::File(Box::new(replay)));
-        }
-        let options = PortOptions {
-            interface: self.first.as_deref().unwrap_or_default(),
-            filter: &filter,
-            socket: self.socket.as_deref(),
-            queue: self.queue,
-            snap_len: self.snap_len(),
-            attach: self.attach,
-        };
-        Ok(Input::Live(Box::new(Live::open(&options)?)))
-    }
 }
 
 /// Runs the command.
@@ -163,11 +89,16 @@ pub(crate) fn run(args: &Args) -> Result<(), CliError> {
             "standard output is not a terminal: give --once or --json",
         ));
     }
-    let keep = if is_plain { 0 } else { args.keep.0 as usize };
-    let mut session = Session::new(keep, args.snap_len(), args.tls_keys.as_deref());
-    let input = args.input(&stop)?;
+    let keep = if is_plain {
+        0
+    } else {
+        args.source.keep.0 as usize
+    };
+    let mut session = args.source.session(keep);
+    let input = args.source.input(&stop)?;
     if let Some(path) = &args.write {
         if args
+            .source
             .read
             .as_deref()
             .is_some_and(|read| super::listen::is_same(read, path))
@@ -205,7 +136,7 @@ impl Plain<'_> {
             time => time,
         };
         let watcher = is_live
-            .then(|| Watcher::start(self.args.socket.as_deref()))
+            .then(|| Watcher::start(self.args.source.socket.as_deref()))
             .flatten();
         let began = Instant::now();
         let deadline = time.and_then(|time| began.checked_add(time));
@@ -244,7 +175,7 @@ impl Plain<'_> {
         }
         self.input.finish(&mut self.session);
         if is_live {
-            let facts = Facts::look(self.args.socket.as_deref());
+            let facts = Facts::look(self.args.source.socket.as_deref());
             self.session.take_facts(Arc::new(facts));
         }
         let recorded = self.session.end_recording();

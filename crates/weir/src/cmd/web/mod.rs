@@ -1,0 +1,262 @@
+//! `weir web`: the network monitor in a browser.
+//!
+//! ```text
+//!  input ─► session ─► once a second: JSON ─► server (own thread) ─► GET /events, /state.json
+//!              ▲                                  │
+//!              └── captures that are asked for ◄──┘ GET /capture.pcapng
+//! ```
+
+mod server;
+#[cfg(test)]
+mod tests;
+
+use crate::error::{CliError, limited, say};
+use crate::monitor::facts::Watcher;
+use crate::monitor::input::{Came, Input};
+use crate::monitor::options::Options;
+use crate::monitor::report;
+use crate::monitor::session::Session;
+use crate::signals::ShutdownSignal;
+use serde::Serialize;
+use serde_json::value::RawValue;
+use server::{Asked, Server};
+use std::collections::VecDeque;
+use std::fmt::Write as _;
+use std::io::Write;
+use std::net::{SocketAddr, TcpListener};
+use std::path::PathBuf;
+use std::sync::mpsc::{Receiver, sync_channel};
+use std::time::{Duration, Instant};
+
+/// Most rows of a table that a browser gets.
+const ROWS_MAX: usize = 500;
+/// How often browsers get news, and the width of a point of the plots.
+const INTERVAL: Duration = Duration::from_secs(1);
+/// How often captures that are asked for are made.
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
+/// Points of the plots.
+const POINTS_MAX: usize = 300;
+/// Bytes of a token file, at most.
+const TOKEN_LEN: std::ops::RangeInclusive<usize> = 16..=256;
+
+/// Monitor an interface or a capture file in a browser
+///
+/// Shows what `weir top` shows as a web page: rates, talkers, conversations, protocols, weir's ports
+/// with their filters and losses, and processes; and gives the last frames as a pcapng file. Prints
+/// the page's address with a token, which is needed to see anything.
+#[derive(clap::Args, Debug)]
+#[command(after_help = "\
+Examples:
+  weir web eth0
+  weir web eth0 'not port 22' --listen 127.0.0.1:9090
+  weir web -r office.pcapng
+  curl -H 'Authorization: Bearer TOKEN' http://127.0.0.1:8080/state.json
+
+  GET /              the page
+  GET /state.json    what the page shows; its `state` is as of `weir top --json`
+  GET /events        the same once a second, as server-sent events
+  GET /capture.pcapng  the frames that are kept (--keep)
+
+By default only this machine reaches the page. With another address whoever reaches it and has the
+token sees all frames, and nothing is encrypted: use a tunnel, such as ssh -L, instead. Requests by
+names other than localhost and those of --name are refused: another site's page could send them.
+
+Exit status: 0 after the interface is gone; 1 if it cannot listen; 2 if the filter, an option or the
+policy refuses; 129, 130 or 143 after SIGHUP, SIGINT or SIGTERM.")]
+pub(crate) struct Args {
+    #[command(flatten)]
+    source: Options,
+
+    /// The address and port to listen on; port 0 takes a free one
+    #[arg(long, value_name = "ADDR:PORT", default_value = "127.0.0.1:8080")]
+    listen: SocketAddr,
+
+    /// A name by which browsers reach the page, besides addresses and localhost; can be repeated
+    #[arg(long = "name", value_name = "NAME")]
+    names: Vec<String>,
+
+    /// Read the token from a file, 16 to 256 letters and digits, instead of making one
+    #[arg(long, value_name = "FILE")]
+    token_file: Option<PathBuf>,
+}
+
+pub(crate) fn run(args: &Args) -> Result<(), CliError> {
+    let stop = ShutdownSignal::watch_hangup_too()?;
+    let token = token(args)?;
+    let input = args.source.input(&stop)?;
+    let session = args.source.session(args.source.keep.0 as usize);
+    let listener = TcpListener::bind(args.listen).map_err(|error| {
+        let (at, why) = (args.listen, limited(&error));
+        CliError::run(format!(
+            "cannot listen on {at}: {why}; give --listen another one"
+        ))
+    })?;
+    let at = listener.local_addr().map_err(CliError::run)?;
+    if !at.ip().is_loopback() {
+        say(&format!(
+            "weir: whoever reaches {at} and has the token sees all frames; nothing is encrypted"
+        ));
+    }
+    let (asks, asked) = sync_channel(1);
+    let server = Server::start(listener, &token, &args.names, asks).map_err(CliError::run)?;
+    let mut out = std::io::stdout();
+    writeln!(out, "http://{at}/?token={token}")
+        .and_then(|()| out.flush())
+        .map_err(CliError::output)?;
+    let mut page = Page {
+        input,
+        session,
+        server,
+        asked,
+        rates: VecDeque::new(),
+        before: [0; 2],
+    };
+    page.run(args, &stop)
+}
+
+/// The token: the file's, or 128 random bits.
+fn token(args: &Args) -> Result<String, CliError> {
+    let Some(path) = &args.token_file else {
+        let mut bytes = [0; 16];
+        let flags = rustix::rand::GetRandomFlags::empty();
+        let got = rustix::rand::getrandom(&mut bytes, flags);
+        if got.map_err(CliError::run)? != bytes.len() {
+            return Err(CliError::run("the kernel gave too few random bytes"));
+        }
+        let hex = bytes.iter().fold(String::new(), |mut hex, byte| {
+            let _ = write!(hex, "{byte:02x}");
+            hex
+        });
+        return Ok(hex);
+    };
+    let name = path.display();
+    let text = std::fs::read_to_string(path)
+        .map_err(|error| CliError::refused(format!("--token-file {name}: {error}")))?;
+    let token = text.trim();
+    let is_plain = token.bytes().all(|byte| byte.is_ascii_alphanumeric());
+    if !is_plain || !TOKEN_LEN.contains(&token.len()) {
+        let (least, most) = (TOKEN_LEN.start(), TOKEN_LEN.end());
+        return Err(CliError::refused(format!(
+            "--token-file {name}: write {least} to {most} letters and digits, as `openssl rand -hex 16` \
+             does"
+        )));
+    }
+    Ok(token.to_owned())
+}
+
+/// The monitor and its server.
+struct Page {
+    input: Input,
+    session: Session,
+    server: Server,
+    asked: Receiver<Asked>,
+    /// Frames and bytes of the last seconds.
+    rates: VecDeque<[f64; 2]>,
+    /// The sums up to then.
+    before: [u64; 2],
+}
+
+/// What browsers get.
+#[derive(Serialize)]
+struct News<'a> {
+    source: &'a str,
+    filter: &'a str,
+    /// Whether frames may still come.
+    live: bool,
+    /// Frames and bytes a second, one point after the other: of a file by its own clock, of an
+    /// interface the last seconds.
+    rates: &'a [[f64; 2]],
+    state: &'a RawValue,
+}
+
+impl Page {
+    fn run(&mut self, args: &Args, stop: &ShutdownSignal) -> Result<(), CliError> {
+        let is_live = matches!(self.input, Input::Live(_));
+        let watcher = is_live
+            .then(|| Watcher::start(args.source.socket.as_deref()))
+            .flatten();
+        let mut has_ended = false;
+        let mut ticked = Instant::now();
+        self.publish(true)?;
+        loop {
+            if stop.is_requested() {
+                return Err(CliError::Stopped(stop.signal()));
+            }
+            if has_ended {
+                stop.wait(POLL_INTERVAL);
+            } else {
+                let came = self.input.take_in(&mut self.session, POLL_INTERVAL)?;
+                has_ended = came == Came::End;
+                if has_ended {
+                    // A file's page stays.
+                    self.tick(ticked.elapsed());
+                    self.publish(false)?;
+                }
+            }
+            if let Some(fresh) = watcher.as_ref().and_then(Watcher::fresh) {
+                self.session.take_facts(fresh);
+            }
+            if let Some(news) = self.session.news.take() {
+                say(&format!("weir: {news}"));
+            }
+            if let Ok(asked) = self.asked.try_recv() {
+                let made = self.session.capture().map_err(|error| error.to_string());
+                // The browser may have gone.
+                let _ = asked.send(made);
+            }
+            let since = ticked.elapsed();
+            if since >= INTERVAL && !has_ended {
+                ticked = Instant::now();
+                self.tick(since);
+                self.publish(true)?;
+            }
+            if matches!(&self.input, Input::Live(live) if live.is_gone()) {
+                return Err(CliError::run(format!(
+                    "interface {} is gone",
+                    self.input.name()
+                )));
+            }
+        }
+    }
+
+    /// A point of the plots.
+    fn tick(&mut self, since: Duration) {
+        let seconds = since.as_secs_f64();
+        self.session.model.tick(seconds);
+        let totals = self.session.model.totals();
+        let now = [totals.frames, totals.bytes];
+        let [frames, bytes] = [0, 1].map(|at| now[at].saturating_sub(self.before[at]) as f64);
+        self.before = now;
+        if self.rates.len() == POINTS_MAX {
+            self.rates.pop_front();
+        }
+        self.rates.push_back([frames / seconds, bytes / seconds]);
+    }
+
+    /// The plots' points.
+    fn points(&self) -> Vec<[f64; 2]> {
+        if matches!(self.input, Input::Live(_)) {
+            return self.rates.iter().copied().collect();
+        }
+        let history = self.session.model.history();
+        let of = |count: u64| count as f64 / history.width_s();
+        let points = history.buckets().iter();
+        points.map(|it| [of(it.frames), of(it.bytes)]).collect()
+    }
+
+    fn publish(&self, live: bool) -> Result<(), CliError> {
+        let state = report::json(&self.session, ROWS_MAX).map_err(CliError::run)?;
+        let state = RawValue::from_string(state).map_err(CliError::run)?;
+        let (source, filter) = (self.input.name(), self.input.filter());
+        let news = News {
+            source: &source,
+            filter,
+            live,
+            rates: &self.points(),
+            state: &state,
+        };
+        let news = serde_json::to_string(&news).map_err(CliError::run)?;
+        self.server.publish(news);
+        Ok(())
+    }
+}

@@ -1,0 +1,141 @@
+"use strict";
+
+// Columns: heading, value of a row, and whether it is a number.
+const sum = (a, b, key) => a[key] + b[key];
+const end = (host, port) => port ? (host.includes(":") ? `[${host}]:${port}` : `${host}:${port}`) : host;
+const TABLES = {
+  talkers: [
+    ["host", r => r.host],
+    ["sent frames", r => r.sent.frames, true], ["sent bytes", r => r.sent.bytes, true],
+    ["received frames", r => r.received.frames, true], ["received bytes", r => r.received.bytes, true],
+    ["bytes", r => sum(r.sent, r.received, "bytes"), true],
+  ],
+  conversations: [
+    ["protocol", r => r.protocol], ["a", r => end(r.a, r.a_port)], ["b", r => end(r.b, r.b_port)],
+    ["name", r => r.name || ""], ["process", r => r.pid || ""],
+    ["frames", r => sum(r.a_to_b, r.b_to_a, "frames"), true],
+    ["a to b", r => r.a_to_b.bytes, true], ["b to a", r => r.b_to_a.bytes, true],
+    ["bytes", r => sum(r.a_to_b, r.b_to_a, "bytes"), true],
+  ],
+  protocols: [["protocol", r => r.protocol], ["frames", r => r.frames, true], ["bytes", r => r.bytes, true]],
+  ports: [
+    ["port", r => r.port, true], ["interface", r => r.interface], ["filter", r => r.filter || "(all)"],
+    ["process", r => r.pid, true], ["user", r => r.uid, true], ["takes", r => r.copy ? "no" : "yes"],
+    ["delivered", r => r.delivered, true], ["lost", r => r.lost, true],
+  ],
+  processes: [
+    ["process", r => r.pid, true], ["name", r => r.name], ["user", r => r.uid, true],
+    ["frames", r => r.frames, true], ["bytes", r => r.bytes, true],
+  ],
+};
+
+const byId = id => document.getElementById(id);
+const number = new Intl.NumberFormat("en");
+const short = new Intl.NumberFormat("en", { notation: "compact", maximumSignificantDigits: 3 });
+let news = null;
+let tab = "talkers";
+// The last column, the greatest first.
+let order = {};
+
+function text(value, isNumber) {
+  return isNumber ? number.format(value) : String(value);
+}
+
+function drawTable() {
+  const columns = TABLES[tab];
+  const { column, down } = order[tab] || { column: columns.length - 1, down: true };
+  const wanted = byId("find").value.toLowerCase();
+  const all = news.state[tab] || [];
+  const rows = all.filter(row => !wanted
+    || columns.some(([, value]) => String(value(row)).toLowerCase().includes(wanted)));
+  const value = columns[column][1];
+  rows.sort((a, b) => {
+    const [x, y] = [value(a), value(b)];
+    return (x < y ? -1 : x > y ? 1 : 0) * (down ? -1 : 1);
+  });
+  const head = document.createElement("tr");
+  columns.forEach(([name, , isNumber], index) => {
+    const cell = document.createElement("th");
+    cell.textContent = name + (index === column ? (down ? " ▼" : " ▲") : "");
+    if (isNumber) cell.className = "number";
+    cell.addEventListener("click", () => {
+      order[tab] = { column: index, down: index === column ? !down : Boolean(isNumber) };
+      drawTable();
+    });
+    head.append(cell);
+  });
+  byId("table").tHead.replaceChildren(head);
+  // Text only: hosts, names and filters may be anybody's.
+  byId("table").tBodies[0].replaceChildren(...rows.map(row => {
+    const line = document.createElement("tr");
+    for (const [, value, isNumber] of columns) {
+      const cell = document.createElement("td");
+      cell.textContent = text(value(row), isNumber);
+      if (isNumber) cell.className = "number";
+      line.append(cell);
+    }
+    return line;
+  }));
+  const others = (news.state.others || {})[tab];
+  byId("shown").textContent = `${rows.length} of ${all.length} rows`
+    + (others && others.frames ? `; others: ${number.format(others.frames)} frames` : "");
+}
+
+function drawTabs() {
+  byId("tabs").replaceChildren(...Object.keys(TABLES).filter(name => news.state[name]).map(name => {
+    const button = document.createElement("button");
+    button.textContent = name;
+    button.setAttribute("role", "tab");
+    button.setAttribute("aria-selected", String(name === tab));
+    button.addEventListener("click", () => { tab = name; drawTabs(); drawTable(); });
+    return button;
+  }));
+}
+
+function plot(id, values) {
+  const canvas = byId(id);
+  const context = canvas.getContext("2d");
+  const { width, height } = canvas;
+  const most = Math.max(1, ...values);
+  context.clearRect(0, 0, width, height);
+  context.strokeStyle = getComputedStyle(canvas).color;
+  context.fillStyle = context.strokeStyle;
+  context.lineWidth = 2;
+  context.beginPath();
+  // Live, new points come from the right.
+  const step = width / Math.max(1, (news.live ? 300 : values.length) - 1);
+  values.forEach((value, index) => {
+    const x = width - (values.length - 1 - index) * step;
+    const y = height - 4 - (height - 20) * value / most;
+    if (index) context.lineTo(x, y); else context.moveTo(x, y);
+  });
+  context.stroke();
+  context.fillText(short.format(most), 4, 12);
+}
+
+function show(fresh) {
+  const wasTabs = news && Object.keys(TABLES).filter(name => news.state[name]).join();
+  news = fresh;
+  const { state, rates } = news;
+  document.title = `weir ${news.source}`;
+  byId("source").textContent = news.source + (news.filter ? `, ${news.filter}` : "");
+  byId("totals").textContent = `${number.format(state.frames)} frames, ${number.format(state.bytes)} bytes, `
+    + `${number.format(state.lost)} lost, ${state.seconds.toFixed(1)} s` + (news.live ? "" : " (the end of the file)");
+  const last = rates.length ? rates[rates.length - 1] : [0, 0];
+  byId("rate-frames").textContent = news.live ? short.format(last[0]) : "";
+  byId("rate-bits").textContent = news.live ? short.format(last[1] * 8) : "";
+  plot("plot-frames", rates.map(rate => rate[0]));
+  plot("plot-bits", rates.map(rate => rate[1] * 8));
+  if (wasTabs !== Object.keys(TABLES).filter(name => state[name]).join()) drawTabs();
+  drawTable();
+}
+
+byId("find").addEventListener("input", () => news && drawTable());
+// At once, without waiting for the stream.
+fetch("state.json").then(answer => answer.json()).then(first => news || show(first)).catch(() => {});
+const events = new EventSource("events");
+events.onmessage = event => {
+  byId("totals").classList.remove("ended");
+  show(JSON.parse(event.data));
+};
+events.onerror = () => byId("totals").classList.add("ended");

@@ -1,0 +1,350 @@
+//! The HTTP server of `weir web`, on a thread of its own.
+//!
+//! A browser that is not asked by its user sends requests, too: another site's page may make it. So a
+//! request needs the token, which other sites do not know, and a `Host` that is this server's: a name
+//! of another site may lead here (DNS rebinding). Connections, streams and captures are limited; a
+//! slow browser gets the newest news, not all.
+
+use axum::Router;
+use axum::body::{Body, Bytes};
+use axum::extract::{Request, State};
+use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, Uri, header};
+use axum::middleware::{Next, from_fn_with_state};
+use axum::response::sse::{Event, KeepAlive, Sse};
+use axum::response::{IntoResponse, Response};
+use axum::routing::get;
+use futures_util::stream::{self, Stream};
+use hyper::server::conn::http1;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::service::TowerToHyperService;
+use std::convert::Infallible;
+use std::io;
+use std::net::{IpAddr, TcpListener};
+use std::sync::Arc;
+use std::sync::mpsc::SyncSender;
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot, watch};
+
+/// Most connections at a time; a further one is closed.
+const CONNECTIONS_MAX: usize = 128;
+/// Most streams of events at a time.
+const STREAMS_MAX: usize = 32;
+/// Most captures that are being downloaded.
+const CAPTURES_MAX: usize = 2;
+/// Time for the head of a request.
+const HEAD_TIME_MAX: Duration = Duration::from_secs(10);
+/// Bytes of a request's head, at most.
+const HEAD_LEN_MAX: usize = 16 << 10;
+/// Bytes of a piece of a download.
+const PIECE: usize = 64 << 10;
+/// Interval of signs of life on a stream.
+const KEEP_ALIVE: Duration = Duration::from_secs(15);
+
+/// The browser loads nothing from elsewhere, and runs no script but the page's.
+const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; \
+                      img-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
+
+/// Who waits for a capture.
+pub(super) type Asked = oneshot::Sender<Result<Vec<u8>, String>>;
+
+/// The running server; it ends when this is dropped.
+pub(super) struct Server {
+    news: Option<watch::Sender<Arc<str>>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+/// What requests need.
+struct Shared {
+    token: String,
+    /// The name of the cookie: browsers send a machine's cookies to all of its ports.
+    cookie: String,
+    names: Vec<String>,
+    news: watch::Receiver<Arc<str>>,
+    asks: SyncSender<Asked>,
+    streams: Arc<Semaphore>,
+    captures: Arc<Semaphore>,
+}
+
+impl Server {
+    /// Serves on `listener`, also to requests by `names`; asks for captures by `asks`.
+    pub(super) fn start(
+        listener: TcpListener,
+        token: &str,
+        names: &[String],
+        asks: SyncSender<Asked>,
+    ) -> io::Result<Server> {
+        listener.set_nonblocking(true)?;
+        let (news, shown) = watch::channel(Arc::from("{}"));
+        let shared = Arc::new(Shared {
+            token: token.to_owned(),
+            cookie: format!("weir-{}", listener.local_addr()?.port()),
+            names: names.iter().map(|name| name.to_lowercase()).collect(),
+            news: shown,
+            asks,
+            streams: Arc::new(Semaphore::new(STREAMS_MAX)),
+            captures: Arc::new(Semaphore::new(CAPTURES_MAX)),
+        });
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_io()
+            .enable_time()
+            .build()?;
+        let thread = thread::Builder::new().name("web".to_owned());
+        let thread = thread.spawn(move || runtime.block_on(serve(listener, shared)))?;
+        Ok(Server {
+            news: Some(news),
+            thread: Some(thread),
+        })
+    }
+
+    /// Shows this from now on.
+    pub(super) fn publish(&self, news: String) {
+        if let Some(shown) = &self.news {
+            shown.send_replace(Arc::from(news));
+        }
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        // Without a sender the server ends.
+        self.news = None;
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+async fn serve(listener: TcpListener, shared: Arc<Shared>) {
+    let Ok(listener) = tokio::net::TcpListener::from_std(listener) else {
+        return;
+    };
+    let mut news = shared.news.clone();
+    let connections = Arc::new(Semaphore::new(CONNECTIONS_MAX));
+    let service = TowerToHyperService::new(router(shared));
+    loop {
+        let accepted = tokio::select! {
+            accepted = listener.accept() => accepted,
+            () = ended(&mut news) => return,
+        };
+        let Ok((stream, _)) = accepted else {
+            // Out of descriptors, for example.
+            tokio::time::sleep(Duration::from_millis(100)).await;
+            continue;
+        };
+        let Ok(permit) = Arc::clone(&connections).try_acquire_owned() else {
+            continue;
+        };
+        let service = service.clone();
+        tokio::spawn(async move {
+            let _permit = permit;
+            let served = http1::Builder::new()
+                .timer(TokioTimer::new())
+                .header_read_timeout(HEAD_TIME_MAX)
+                .max_buf_size(HEAD_LEN_MAX)
+                .serve_connection(TokioIo::new(stream), service);
+            // What a browser did wrong is its own affair.
+            let _ = served.await;
+        });
+    }
+}
+
+/// Waits until the sender of news is gone.
+async fn ended(news: &mut watch::Receiver<Arc<str>>) {
+    while news.changed().await.is_ok() {}
+}
+
+fn router(shared: Arc<Shared>) -> Router {
+    Router::new()
+        .route(
+            "/",
+            get(|| page("text/html", include_str!("page/page.html"))),
+        )
+        .route(
+            "/page.css",
+            get(|| page("text/css", include_str!("page/page.css"))),
+        )
+        .route(
+            "/page.js",
+            get(|| page("text/javascript", include_str!("page/page.js"))),
+        )
+        .route("/state.json", get(state))
+        .route("/events", get(events))
+        .route("/capture.pcapng", get(capture))
+        .layer(from_fn_with_state(Arc::clone(&shared), guard))
+        .with_state(shared)
+}
+
+async fn page(kind: &'static str, text: &'static str) -> Response {
+    let kind = format!("{kind}; charset=utf-8");
+    ([(header::CONTENT_TYPE, kind)], text).into_response()
+}
+
+/// Lets a request in, or says why not.
+async fn guard(State(shared): State<Arc<Shared>>, request: Request, next: Next) -> Response {
+    let mut response = match shared.refusal(&request) {
+        Some(refused) => refused,
+        None => next.run(request).await,
+    };
+    let fields = response.headers_mut();
+    for (name, value) in [
+        (header::CACHE_CONTROL, "no-store"),
+        (header::CONTENT_SECURITY_POLICY, POLICY),
+        (header::REFERRER_POLICY, "no-referrer"),
+        (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
+    ] {
+        fields.insert(name, HeaderValue::from_static(value));
+    }
+    response
+}
+
+impl Shared {
+    fn refusal(&self, request: &Request) -> Option<Response> {
+        let said = |status, text: &str| Some((status, format!("{text}\n")).into_response());
+        if !matches!(*request.method(), Method::GET | Method::HEAD) {
+            return said(StatusCode::METHOD_NOT_ALLOWED, "only GET");
+        }
+        if !self.is_own_host(request.headers()) {
+            return said(
+                StatusCode::FORBIDDEN,
+                "this name is not known: start weir web with --name NAME to allow it",
+            );
+        }
+        if request.uri().path() == "/"
+            && let Some(given) = token_of(request.uri())
+            && self.is_token(given)
+        {
+            // The token leaves the address, and with it the browser's history.
+            let cookie = format!(
+                "{}={}; Path=/; HttpOnly; SameSite=Strict",
+                self.cookie, self.token
+            );
+            let fields = [
+                (header::LOCATION, "/".to_owned()),
+                (header::SET_COOKIE, cookie),
+            ];
+            return Some((StatusCode::SEE_OTHER, fields).into_response());
+        }
+        if !self.is_known(request.headers()) {
+            return said(
+                StatusCode::UNAUTHORIZED,
+                "open the address that weir web printed, with its token",
+            );
+        }
+        None
+    }
+
+    /// Whether a request names this server: by an address, as localhost, or by a name that was given.
+    fn is_own_host(&self, fields: &HeaderMap) -> bool {
+        let Some(host) = fields.get(header::HOST).and_then(|host| host.to_str().ok()) else {
+            return false;
+        };
+        let Ok(authority) = host.parse::<axum::http::uri::Authority>() else {
+            return false;
+        };
+        let name = authority.host().to_lowercase();
+        let bare = name.trim_start_matches('[').trim_end_matches(']');
+        bare.parse::<IpAddr>().is_ok() || name == "localhost" || self.names.contains(&name)
+    }
+
+    fn is_known(&self, fields: &HeaderMap) -> bool {
+        let bearer = fields
+            .get(header::AUTHORIZATION)
+            .and_then(|value| value.to_str().ok()?.strip_prefix("Bearer "));
+        let cookies = fields.get_all(header::COOKIE).iter();
+        let cookies = cookies.filter_map(|value| value.to_str().ok());
+        let mut pairs = cookies.flat_map(|text| text.split("; "));
+        let is_ours = |pair: &str| {
+            pair.split_once('=')
+                .is_some_and(|(name, value)| name == self.cookie && self.is_token(value))
+        };
+        bearer.is_some_and(|given| self.is_token(given)) || pairs.any(is_ours)
+    }
+
+    /// In a time that does not depend on where the two differ.
+    fn is_token(&self, given: &str) -> bool {
+        let (given, token) = (given.as_bytes(), self.token.as_bytes());
+        let differences = given.iter().zip(token).fold(0, |sum, (a, b)| sum | (a ^ b));
+        given.len() == token.len() && std::hint::black_box(differences) == 0
+    }
+}
+
+fn token_of(uri: &Uri) -> Option<&str> {
+    let mut pairs = uri.query()?.split('&');
+    pairs.find_map(|pair| pair.strip_prefix("token="))
+}
+
+async fn state(State(shared): State<Arc<Shared>>) -> Response {
+    let news = shared.news.borrow().to_string();
+    ([(header::CONTENT_TYPE, "application/json")], news).into_response()
+}
+
+async fn events(State(shared): State<Arc<Shared>>) -> Response {
+    let Ok(permit) = Arc::clone(&shared.streams).try_acquire_owned() else {
+        return busy("there are 32 streams of events already");
+    };
+    let mut news = shared.news.clone();
+    news.mark_changed();
+    let keep_alive = KeepAlive::new().interval(KEEP_ALIVE);
+    Sse::new(stream_of(news, permit))
+        .keep_alive(keep_alive)
+        .into_response()
+}
+
+/// The news as they come; it ends with the server.
+fn stream_of(
+    news: watch::Receiver<Arc<str>>,
+    permit: OwnedSemaphorePermit,
+) -> impl Stream<Item = Result<Event, Infallible>> {
+    stream::unfold((news, permit), |(mut news, permit)| async move {
+        news.changed().await.ok()?;
+        let text = news.borrow_and_update().to_string();
+        Some((Ok(Event::default().data(text)), (news, permit)))
+    })
+}
+
+async fn capture(State(shared): State<Arc<Shared>>) -> Response {
+    let Ok(permit) = Arc::clone(&shared.captures).try_acquire_owned() else {
+        return busy("two captures are being downloaded already");
+    };
+    let (asked, made) = oneshot::channel();
+    if shared.asks.try_send(asked).is_err() {
+        return busy("another capture is being made");
+    }
+    match made.await {
+        Ok(Ok(bytes)) => {
+            let fields = [
+                (header::CONTENT_TYPE, "application/x-pcapng"),
+                (
+                    header::CONTENT_DISPOSITION,
+                    "attachment; filename=\"capture.pcapng\"",
+                ),
+            ];
+            let pieces = pieces(Bytes::from(bytes), permit);
+            (fields, Body::from_stream(pieces)).into_response()
+        }
+        Ok(Err(why)) => (StatusCode::INTERNAL_SERVER_ERROR, format!("{why}\n")).into_response(),
+        Err(_) => busy("the monitor has ended"),
+    }
+}
+
+/// The bytes, piece by piece; the permit is kept until the last one.
+fn pieces(
+    bytes: Bytes,
+    permit: OwnedSemaphorePermit,
+) -> impl Stream<Item = Result<Bytes, Infallible>> {
+    stream::unfold((bytes, permit), |(mut rest, permit)| async move {
+        let piece = rest.split_to(rest.len().min(PIECE));
+        (!piece.is_empty()).then_some((Ok(piece), (rest, permit)))
+    })
+}
+
+fn busy(why: &str) -> Response {
+    let fields = [(header::RETRY_AFTER, "1")];
+    (
+        StatusCode::SERVICE_UNAVAILABLE,
+        fields,
+        format!("{why}: try again\n"),
+    )
+        .into_response()
+}

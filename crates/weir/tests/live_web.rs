@@ -1,0 +1,176 @@
+//! `weir web`: a file's page in a real browser, and a live port's data.
+
+mod common;
+#[path = "common/live.rs"]
+mod live;
+
+use common::{Folder, capture, stdout, weir};
+use live::{Running, net};
+use serde_json::Value;
+use std::fs;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::SocketAddr;
+use std::process::Stdio;
+use std::time::Duration;
+use weir_lab::net::{Process, Signal};
+use weir_lab::testenv;
+use weir_lab::wait::{self, Limited};
+
+/// The address and the token of the line that weir web prints.
+fn address(out: impl Read) -> (SocketAddr, String) {
+    let mut line = String::new();
+    BufReader::new(out).read_line(&mut line).unwrap();
+    let rest = line.trim().strip_prefix("http://").unwrap();
+    let (at, token) = rest.split_once("/?token=").unwrap();
+    (at.parse().unwrap(), token.to_owned())
+}
+
+/// The body of an answer.
+fn get(at: SocketAddr, token: &str, path: &str) -> Vec<u8> {
+    let mut client = wait::connect(at).unwrap();
+    write!(
+        client,
+        "GET {path} HTTP/1.0\r\nHost: {at}\r\nAuthorization: Bearer {token}\r\n\r\n"
+    )
+    .unwrap();
+    let mut bytes = Vec::new();
+    client.read_to_end(&mut bytes).unwrap();
+    assert!(
+        bytes.starts_with(b"HTTP/1.0 200 "),
+        "{}",
+        bytes.escape_ascii()
+    );
+    let head = bytes
+        .windows(4)
+        .position(|four| four == b"\r\n\r\n")
+        .unwrap();
+    bytes.split_off(head + 4)
+}
+
+fn state(at: SocketAddr, token: &str) -> Value {
+    serde_json::from_slice(&get(at, token, "/state.json")).unwrap()
+}
+
+/// Ends it by SIGTERM.
+fn end(mut web: Process) {
+    common::until_it_hears(web.id());
+    web.signal(Signal::TERM).unwrap();
+    let status = web.wait(live::PATIENCE).unwrap().expect("it ends");
+    assert_eq!(status.code(), Some(143));
+}
+
+/// Of a file, until it has been read: weir web, its address, its token.
+fn of_file(file: &str) -> (Process, SocketAddr, String) {
+    let mut command = weir(["web", "-r", file, "--listen", "127.0.0.1:0"]);
+    let mut web = command.stdout(Stdio::piped()).spawn().unwrap();
+    let out = web.child_mut().stdout.take().unwrap();
+    let (at, token) = address(Limited::new(out, "the address of the page"));
+    wait::until("the end of the file", || state(at, &token)["live"] == false);
+    (web, at, token)
+}
+
+#[test]
+fn a_files_frames_are_counted_and_can_be_downloaded() {
+    let folder = Folder::new("web-file");
+    let file = folder.write("in.pcap", &capture(&[53, 53, 80]));
+    let (web, at, token) = of_file(&file);
+    let state = state(at, &token);
+    assert_eq!(state["source"], "in.pcap");
+    assert_eq!(state["state"]["frames"], 3, "{state}");
+    assert_eq!(state["rates"].as_array().unwrap().len(), 3, "{state}");
+    let top = weir(["top", "-r", &file, "--once", "--json"]).output();
+    let top: Value = serde_json::from_slice(&top.unwrap().stdout).unwrap();
+    assert_eq!(state["state"], top);
+    let saved = folder.path("saved.pcapng");
+    fs::write(&saved, get(at, &token, "/capture.pcapng")).unwrap();
+    let lines = |file: &str| stdout(&weir(["listen", "-r", file, "-n"]).output().unwrap());
+    assert_eq!(lines(&saved), lines(&file));
+    end(web);
+}
+
+#[test]
+fn a_browser_shows_tables_and_plots() {
+    let Some(chromium) = testenv::program("chromium") else {
+        return;
+    };
+    drop(chromium);
+    let folder = Folder::new("web-browser");
+    // Text of the file that is no text of the page.
+    let file = folder.write("<b>in.pcap", &capture(&[53; 40]));
+    let (web, at, token) = of_file(&file);
+    let url = format!("http://{at}/?token={token}");
+    let profile = format!("--user-data-dir={}", folder.path("profile"));
+    let mut page = String::new();
+    wait::until("a page with a table", || {
+        let mut chromium = testenv::program("chromium").unwrap();
+        chromium.args([
+            "--headless",
+            "--no-sandbox",
+            "--disable-gpu",
+            "--timeout=3000",
+        ]);
+        chromium.args([&profile, "--dump-dom", &url]);
+        let run = chromium.env("HOME", folder.path("")).output().unwrap();
+        page = stdout(&run);
+        page.contains("<tbody><tr>")
+    });
+    for part in [
+        "40 frames, 2,560 bytes, 0 lost, 39.0 s (the end of the file)",
+        "&lt;b&gt;in.pcap",
+        "<td>0.0.0.0</td>",
+        "1 of 1 rows",
+        ">conversations</button>",
+    ] {
+        assert!(page.contains(part), "{part}: {page}");
+    }
+    assert!(!page.contains("<b>"), "{page}");
+    assert!(!page.contains(&token), "{page}");
+    end(web);
+}
+
+#[test]
+fn a_live_page_has_counts_and_ports() {
+    let Some(net) = net() else { return };
+    let mut web: Running = net.weir(&["web", "eth0", "udp dst port 53", "--listen", "127.0.0.1:0"]);
+    let (at, token) = address(web.take_stdout());
+    net.send(53, 100);
+    net.send(54, 50);
+    net.b.run(|| {
+        wait::until("100 frames and the port", || {
+            let state = state(at, &token);
+            let ports = state["state"]["ports"].as_array();
+            let has_port = ports.is_some_and(|ports| {
+                let mut filters = ports.iter().map(|port| port["filter"].as_str());
+                filters.any(|filter| filter == Some("udp dst port 53"))
+            });
+            std::thread::sleep(Duration::from_millis(50));
+            state["state"]["frames"] == 100 && has_port
+        });
+        let frames = get(at, &token, "/capture.pcapng");
+        assert!(frames.len() > 100 * 60, "{} bytes", frames.len());
+    });
+    web.signal(Signal::TERM);
+    let ended = web.end();
+    assert_eq!(ended.code, Some(143), "{ended:?}");
+}
+
+#[test]
+fn what_is_wrong_is_named() {
+    let folder = Folder::new("web-wrong");
+    let file = folder.write("in.pcap", &capture(&[53]));
+    let short = folder.write("short", b"abc\n");
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let taken = taken.local_addr().unwrap().to_string();
+    for (arguments, code, words) in [
+        (["--listen", "127.0.0.1"], 2, "127.0.0.1"),
+        (["--token-file", &short], 2, "16 to 256 letters and digits"),
+        (["--token-file", "/nonexistent"], 2, "/nonexistent"),
+        (["--listen", &taken], 1, "--listen"),
+    ] {
+        let mut command = weir(["web", "-r", &file]);
+        let run = command.args(arguments).output().unwrap();
+        let said = String::from_utf8_lossy(&run.stderr).into_owned();
+        assert_eq!(run.status.code(), Some(code), "{said}");
+        assert!(said.contains(words), "{said}");
+    }
+}
