@@ -35,7 +35,11 @@ pub(crate) struct Batch {
 }
 
 impl Batch {
-    pub(crate) fn new(data: Bound<'_, PyBytes>, entries: Vec<Entry>, sources: Arc<[Source]>) -> Batch {
+    pub(crate) fn new(
+        data: Bound<'_, PyBytes>,
+        entries: Vec<Entry>,
+        sources: Arc<[Source]>,
+    ) -> Batch {
         Batch {
             data: data.unbind(),
             entries,
@@ -45,7 +49,9 @@ impl Batch {
     }
 
     fn start(&self, index: usize) -> usize {
-        index.checked_sub(1).map_or(0, |before| self.entries[before].end)
+        index
+            .checked_sub(1)
+            .map_or(0, |before| self.entries[before].end)
     }
 
     /// The bytes of a frame.
@@ -149,7 +155,9 @@ impl Batch {
 
     #[getter]
     fn offsets(&self) -> Vec<usize> {
-        (0..=self.entries.len()).map(|index| self.start(index)).collect()
+        (0..=self.entries.len())
+            .map(|index| self.start(index))
+            .collect()
     }
 
     #[getter]

@@ -6,6 +6,7 @@ use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 use std::collections::HashMap;
+use std::collections::hash_map;
 use std::fs::File;
 use std::path::PathBuf;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -44,11 +45,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 impl Reading {
     /// Frames that the filter accepts, one behind the other; fewer only at the end of the file.
-    fn read(
-        &mut self,
-        max: usize,
-        text: Option<&str>,
-    ) -> Result<(Vec<u8>, Vec<Entry>), Failure> {
+    fn read(&mut self, max: usize, text: Option<&str>) -> Result<(Vec<u8>, Vec<Entry>), Failure> {
         let (mut data, mut entries) = (Vec::new(), Vec::new());
         if let Some(damage) = self.damage.take() {
             return Err(Failure::Damage(damage));
@@ -65,10 +62,9 @@ impl Reading {
             };
             if let Some(text) = text {
                 let linktype = frame.linktype();
-                if !self.runners.contains_key(&linktype.0) {
+                if let hash_map::Entry::Vacant(place) = self.runners.entry(linktype.0) {
                     let program = filter::compile(text, Language::Expr, linktype);
-                    let runner = Runner::new(program.map_err(Failure::Filter)?);
-                    self.runners.insert(linktype.0, runner);
+                    place.insert(Runner::new(program.map_err(Failure::Filter)?));
                 }
                 let runner = &self.runners[&linktype.0];
                 if runner.run(frame.bytes, frame.wire_len) == 0 {
@@ -234,7 +230,9 @@ impl CaptureWriter {
     #[new]
     #[pyo3(signature = (path, *, format = None))]
     fn new(py: Python<'_>, path: PathBuf, format: Option<&str>) -> PyResult<CaptureWriter> {
-        let is_pcap = path.extension().is_some_and(|end| end == "pcap" || end == "cap");
+        let is_pcap = path
+            .extension()
+            .is_some_and(|end| end == "pcap" || end == "cap");
         let classic = match format {
             None => is_pcap,
             Some("pcap") => true,

@@ -79,7 +79,9 @@ impl Filter {
     fn run(&self, frame: &Bound<'_, PyAny>, length: Option<u32>) -> PyResult<u32> {
         let bytes = convert::bytes(frame)?;
         let bytes = bytes.as_bytes();
-        Ok(self.runner.run(bytes, convert::wire_len(frame, length, bytes)?))
+        Ok(self
+            .runner
+            .run(bytes, convert::wire_len(frame, length, bytes)?))
     }
 
     #[pyo3(signature = (frame, length = None))]

@@ -118,7 +118,11 @@ impl Plan {
         let bytes = bytes.as_bytes();
         let length = convert::wire_len(frame, length, bytes)?;
         let mut state = self.state(py);
-        let State { plan, names, verdict } = &mut *state;
+        let State {
+            plan,
+            names,
+            verdict,
+        } = &mut *state;
         plan.run(bytes, length, verdict);
         let found = verdict.deliveries().iter();
         let named = found.filter_map(|delivery| names.by_tag.get(&delivery.tag).cloned());

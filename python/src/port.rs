@@ -144,7 +144,12 @@ impl Port {
         py: Python<'_>,
         work: impl FnOnce(&mut Open) -> Result<T, Failure> + Send,
     ) -> PyResult<T> {
-        let done = py.detach(|| lock(&self.open).as_mut().ok_or(Failure::Closed).and_then(work));
+        let done = py.detach(|| {
+            lock(&self.open)
+                .as_mut()
+                .ok_or(Failure::Closed)
+                .and_then(work)
+        });
         done.map_err(|failure| self.failed(py, failure))
     }
 

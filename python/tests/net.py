@@ -1,0 +1,60 @@
+"""Two network namespaces and a link between them: this process's, and a peer's."""
+
+import os
+import socket
+import subprocess
+import sys
+import time
+
+OURS, PEER = "10.7.0.1", "10.7.0.2"
+LINK, PEERS_LINK = "weir0", "peer0"
+
+
+def enter_namespace():
+    """Runs this program in a network namespace of its own, which goes with it."""
+    if os.environ.get("WEIR_PYTHON_NET") != "1":
+        os.environ["WEIR_PYTHON_NET"] = "1"
+        os.execvp("unshare", ["unshare", "--net", "--mount", sys.executable, *sys.argv])
+
+
+def ip(*words):
+    subprocess.run(["ip", *words], check=True)
+
+
+class Net:
+    def __init__(self):
+        # Its namespace is the peer's; it ends with its standard input.
+        self.peer = subprocess.Popen(["unshare", "--net", "cat"], stdin=subprocess.PIPE)
+        own = os.readlink("/proc/self/ns/net")
+        deadline = time.monotonic() + 20
+        while os.readlink(f"/proc/{self.peer.pid}/ns/net") == own:
+            assert time.monotonic() < deadline, "no namespace of the peer"
+            time.sleep(0.01)
+        pid = str(self.peer.pid)
+        ip("link", "set", "lo", "up")
+        ip("link", "add", LINK, "type", "veth", "peer", "name", PEERS_LINK, "netns", pid)
+        self.inside("ip", "address", "add", f"{PEER}/24", "dev", PEERS_LINK)
+        self.inside("ip", "link", "set", PEERS_LINK, "up")
+        ip("address", "add", f"{OURS}/24", "dev", LINK)
+        ip("link", "set", LINK, "up")
+
+    def inside(self, *words):
+        subprocess.run(["nsenter", "-t", str(self.peer.pid), "--net", *words], check=True)
+
+    def send(self, port, count):
+        """The peer sends datagrams to a port here."""
+        code = (
+            "import socket; s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)\n"
+            f"for n in range({count}): s.sendto(n.to_bytes(4, 'big'), ('{OURS}', {port}))"
+        )
+        self.inside(sys.executable, "-c", code)
+
+    def sink(self, port):
+        """A socket that nobody reads, so that no ICMP errors are sent."""
+        taken = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        taken.bind((OURS, port))
+        return taken
+
+    def close(self):
+        self.peer.stdin.close()
+        self.peer.wait(20)
