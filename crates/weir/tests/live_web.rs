@@ -12,6 +12,7 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::net::SocketAddr;
 use std::process::Stdio;
 use std::time::Duration;
+use weir_lab::command::Command;
 use weir_lab::net::{Process, Signal};
 use weir_lab::testenv;
 use weir_lab::wait::{self, Limited};
@@ -61,7 +62,10 @@ fn end(mut web: Process) {
 
 /// Of a file, until it has been read: weir web, its address, its token.
 fn of_file(file: &str) -> (Process, SocketAddr, String) {
-    let mut command = weir(["web", "-r", file, "--listen", "127.0.0.1:0"]);
+    started(&mut weir(["web", "-r", file, "--listen", "127.0.0.1:0"]))
+}
+
+fn started(command: &mut Command) -> (Process, SocketAddr, String) {
     let mut web = command.stdout(Stdio::piped()).spawn().unwrap();
     let out = web.child_mut().stdout.take().unwrap();
     let (at, token) = address(Limited::new(out, "the address of the page"));
@@ -85,6 +89,22 @@ fn a_files_frames_are_counted_and_can_be_downloaded() {
     fs::write(&saved, get(at, &token, "/capture.pcapng")).unwrap();
     let lines = |file: &str| stdout(&weir(["listen", "-r", file, "-n"]).output().unwrap());
     assert_eq!(lines(&saved), lines(&file));
+    // Nothing is left out of a long key log.
+    let keys = "CLIENT_RANDOM 00 00\n".repeat(160_000);
+    let log = folder.write("keys.log", keys.as_bytes());
+    let mut command = weir([
+        "web",
+        "-r",
+        &file,
+        "--listen",
+        "127.0.0.1:0",
+        "--tls-keys",
+        &log,
+    ]);
+    let (with_keys, at, token) = started(&mut command);
+    let saved = get(at, &token, "/capture.pcapng");
+    assert!(saved.len() > keys.len(), "{} bytes", saved.len());
+    end(with_keys);
     end(web);
 }
 

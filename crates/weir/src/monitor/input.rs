@@ -416,6 +416,8 @@ pub(crate) struct Replay {
     /// The time of the last frame that was taken.
     position_ns: Option<i64>,
     is_at_end: bool,
+    /// Whether [`Came::End`] was returned.
+    is_end_told: bool,
     /// Why reading ended before the end of the file.
     trouble: Option<String>,
 }
@@ -446,6 +448,7 @@ impl Replay {
             pending: Pending::default(),
             position_ns: None,
             is_at_end: false,
+            is_end_told: false,
             trouble: None,
         };
         Filter::check(filter, replay.linktype()).map_err(CliError::refused)?;
@@ -468,7 +471,7 @@ impl Replay {
         let reader = capture_file::open(&self.path, &self.stop);
         self.reader = reader.map_err(|error| capture_file::complaint(&self.path, &error))?;
         (self.origin, self.position_ns) = (None, None);
-        (self.is_at_end, self.trouble) = (false, None);
+        (self.is_at_end, self.is_end_told, self.trouble) = (false, false, None);
         self.pending.meta = None;
         session.reset();
         Ok(())
@@ -515,7 +518,11 @@ impl Replay {
 
     fn take_in(&mut self, session: &mut Session, wait: Duration) -> Result<Came, CliError> {
         if self.is_paused || self.is_at_end {
-            self.stop.wait(wait);
+            // The end is told at once.
+            if !self.is_at_end || self.is_end_told {
+                self.stop.wait(wait);
+            }
+            self.is_end_told = self.is_at_end;
             return Ok(if self.is_at_end {
                 Came::End
             } else {

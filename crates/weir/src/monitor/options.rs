@@ -2,6 +2,7 @@
 
 use super::input::{Input, Live, PortOptions, Replay, Speed};
 use super::session::Session;
+use crate::cmd::listen::ANY;
 use crate::error::CliError;
 use crate::signals::ShutdownSignal;
 use std::path::PathBuf;
@@ -11,8 +12,8 @@ use weir_broker::protocol::Attach;
 /// Interface or file, filter, port, and what is kept. The comments are help texts.
 #[derive(clap::Args, Debug)]
 pub(crate) struct Options {
-    /// The interface; `any` is every one that is up now and that the policy grants
-    #[arg(value_name = "IF", required_unless_present = "read")]
+    /// The interface; `any`, the default, is every one that is up now and that the policy grants
+    #[arg(value_name = "IF")]
     pub(crate) first: Option<String>,
 
     /// A pcap-filter(7) expression; without one, all frames
@@ -83,7 +84,7 @@ impl Options {
             return Ok(Input::File(Box::new(replay)));
         }
         let options = PortOptions {
-            interface: self.first.as_deref().unwrap_or_default(),
+            interface: self.first.as_deref().unwrap_or(ANY),
             filter: &filter,
             socket: self.socket.as_deref(),
             queue: self.queue,

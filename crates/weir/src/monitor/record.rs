@@ -31,9 +31,25 @@ impl KeyLog {
         }
     }
 
-    /// The complete lines that have come since the last call; empty if none have, or the file cannot
+    /// Gives `write` all complete lines that have come since the last call, in pieces that a block
+    /// of pcapng has room for.
+    pub(crate) fn rest<E>(
+        &mut self,
+        mut write: impl FnMut(&[u8]) -> Result<(), E>,
+    ) -> Result<(), E> {
+        loop {
+            self.looked = None;
+            let fresh = self.fresh();
+            if fresh.is_empty() {
+                return Ok(());
+            }
+            write(&fresh)?;
+        }
+    }
+
+    /// Complete lines that have come since the last call; empty if none have, or the file cannot
     /// be read yet.
-    pub(crate) fn fresh(&mut self) -> Vec<u8> {
+    fn fresh(&mut self) -> Vec<u8> {
         if self.looked.is_some_and(|at| at.elapsed() < KEYS_INTERVAL) {
             return Vec::new();
         }
@@ -135,12 +151,8 @@ impl Recorder {
         for new in &interfaces[self.interfaces.min(interfaces.len())..] {
             self.capture.add_interface(new.clone());
         }
-        let fresh = self.keys.as_mut().map(|keys| {
-            keys.looked = None;
-            keys.fresh()
-        });
-        if let Some(fresh) = fresh.filter(|fresh| !fresh.is_empty()) {
-            self.capture.tls_keys(&fresh)?;
+        if let Some(keys) = &mut self.keys {
+            keys.rest(|lines| self.capture.tls_keys(lines))?;
         }
         self.capture.complete()?;
         Ok((self.path, self.frames))

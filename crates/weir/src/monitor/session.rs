@@ -155,12 +155,9 @@ impl Session {
     /// A pcapng file of the kept frames, in memory.
     pub(crate) fn capture(&self) -> Result<Vec<u8>, CliError> {
         let mut file = Writer::new(Vec::new()).map_err(CliError::run)?;
-        let keys = self
-            .tls_keys
-            .as_deref()
-            .map(|path| KeyLog::new(path).fresh());
-        if let Some(lines) = keys.filter(|lines| !lines.is_empty()) {
-            file.tls_keys(&lines).map_err(CliError::run)?;
+        if let Some(path) = &self.tls_keys {
+            let written = KeyLog::new(path).rest(|lines| file.tls_keys(lines));
+            written.map_err(CliError::run)?;
         }
         for kept in self.store.from(0) {
             let Some(interface) = self.interfaces.get(kept.meta.interface as usize) else {

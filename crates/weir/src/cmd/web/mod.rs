@@ -47,6 +47,7 @@ const TOKEN_LEN: std::ops::RangeInclusive<usize> = 16..=256;
 #[derive(clap::Args, Debug)]
 #[command(after_help = "\
 Examples:
+  weir web
   weir web eth0
   weir web eth0 'not port 22' --listen 127.0.0.1:9090
   weir web -r office.pcapng
@@ -61,7 +62,7 @@ By default only this machine reaches the page. With another address whoever reac
 token sees all frames, and nothing is encrypted: use a tunnel, such as ssh -L, instead. Requests by
 names other than localhost and those of --name are refused: another site's page could send them.
 
-Exit status: 0 after the interface is gone; 1 if it cannot listen; 2 if the filter, an option or the
+Exit status: 1 if it cannot listen, or the interface is gone; 2 if the filter, an option or the
 policy refuses; 129, 130 or 143 after SIGHUP, SIGINT or SIGTERM.")]
 pub(crate) struct Args {
     #[command(flatten)]

@@ -34,6 +34,8 @@ const STREAMS_MAX: usize = 32;
 const CAPTURES_MAX: usize = 2;
 /// Time for the head of a request.
 const HEAD_TIME_MAX: Duration = Duration::from_secs(10);
+/// Time in milliseconds after which a client that reads nothing is left.
+const UNREAD_TIME_MAX_MS: u32 = 30_000;
 /// Bytes of a request's head, at most.
 const HEAD_LEN_MAX: usize = 16 << 10;
 /// Bytes of a piece of a download.
@@ -135,6 +137,8 @@ async fn serve(listener: TcpListener, shared: Arc<Shared>) {
         let Ok(permit) = Arc::clone(&connections).try_acquire_owned() else {
             continue;
         };
+        // A client that reads nothing keeps no place.
+        let _ = rustix::net::sockopt::set_tcp_user_timeout(&stream, UNREAD_TIME_MAX_MS);
         let service = service.clone();
         tokio::spawn(async move {
             let _permit = permit;
@@ -313,11 +317,13 @@ async fn capture(State(shared): State<Arc<Shared>>) -> Response {
     }
     match made.await {
         Ok(Ok(bytes)) => {
+            // With its length, a download that was cut short is noticed.
             let fields = [
-                (header::CONTENT_TYPE, "application/x-pcapng"),
+                (header::CONTENT_TYPE, "application/x-pcapng".to_owned()),
+                (header::CONTENT_LENGTH, bytes.len().to_string()),
                 (
                     header::CONTENT_DISPOSITION,
-                    "attachment; filename=\"capture.pcapng\"",
+                    "attachment; filename=\"capture.pcapng\"".to_owned(),
                 ),
             ];
             let pieces = pieces(Bytes::from(bytes), permit);
