@@ -294,12 +294,18 @@ fn nobody_reads_a_ring_with_its_descriptor_alone() {
 
 #[test]
 fn a_sleeping_reader_is_always_woken() {
-    for mode in [Mode::Throughput, Mode::Latency] {
+    let busy = Duration::from_micros(50);
+    for (mode, busy) in [
+        (Mode::Throughput, Duration::ZERO),
+        (Mode::Latency, Duration::ZERO),
+        (Mode::Latency, busy),
+    ] {
         let Some(producer) = Producer::new(1 << 16) else {
             return;
         };
         let mut reader = open(producer.fd());
         reader.set_mode(mode);
+        reader.set_busy_poll(busy);
         let done = AtomicBool::new(false);
         let read = std::thread::scope(|scope| {
             let reading = scope.spawn(|| {
@@ -325,7 +331,7 @@ fn a_sleeping_reader_is_always_woken() {
             reading.join().unwrap()
         });
         let sent = producer.counts.load_u64(0, 0).unwrap();
-        assert_eq!(read + producer.lost(), sent, "{mode:?}");
+        assert_eq!(read + producer.lost(), sent, "{mode:?} {busy:?}");
     }
 }
 

@@ -11,6 +11,9 @@ use weir_wire::ethernet::{self, Address};
 /// Size of a port's receive queue: at least 600 full frames, and what a policy
 /// grants by default.
 const QUEUE: Bytes = Bytes(1 << 20);
+/// Busy polling before a station sleeps: an answer takes less time than waking up does. In `weir
+/// experiment vmtp` a minimal operation takes a third of the time so, and bulk a quarter less.
+const BUSY_POLL: Duration = Duration::from_micros(50);
 /// Frames that are sent in one call.
 const BATCH_FRAMES: usize = 64;
 
@@ -76,6 +79,7 @@ impl Station {
         }
         let mut port = builder.open()?;
         port.set_latency_mode(true);
+        port.set_busy_poll(BUSY_POLL);
         let status = port.status()?;
         let address = status.address.parse();
         let address = address.map_err(|_| StationError::NoEthernet(interface.to_owned()))?;

@@ -33,12 +33,6 @@ const COALESCE_MAX: Duration = Duration::from_micros(200);
 const COALESCE_RECORDS: usize = 32;
 const COALESCE_DIVISOR: u64 = 8;
 
-/// Longest time that a reader in [`Mode::Latency`] looks for records before it sleeps; and it
-/// does so only after a wait that was no longer. Waking up takes longer than most answers take
-/// to come: round trips of VMTP and its bulk gain a third by it. Linux has the same for sockets
-/// (`SO_BUSY_POLL`), and for virtual machines with the same condition (`halt_poll_ns`).
-const BUSY_POLL_MAX: Duration = Duration::from_micros(50);
-
 /// How to wait for records.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub enum Mode {
@@ -49,8 +43,7 @@ pub enum Mode {
     /// to the pause.
     #[default]
     Throughput,
-    /// Without a pause: while records come within 50 µs of each other, the reader looks for them
-    /// for so long before it sleeps, and yields its processor to others meanwhile.
+    /// Sleep at once: the kernel wakes for the first record of each burst.
     Latency,
 }
 
@@ -145,8 +138,7 @@ pub struct Reader {
     coalesce_time: Duration,
     /// End of the records that [`Reader::records`] gave and that are not released.
     held: Option<u64>,
-    /// Whether the last wait was no longer than [`BUSY_POLL_MAX`].
-    was_brief: bool,
+    busy_poll: BusyPoll,
 }
 
 impl Reader {
@@ -177,13 +169,26 @@ impl Reader {
             burst: (0, 0),
             coalesce_time: COALESCE,
             held: None,
-            was_brief: false,
+            busy_poll: BusyPoll::default(),
         })
     }
 
     /// Sets how the reader waits from now on.
     pub fn set_mode(&mut self, mode: Mode) {
         self.mode = mode;
+    }
+
+    /// Sets how long the reader looks for records before it sleeps; zero by default. It does so
+    /// only while records come within that time, and yields its processor to other threads
+    /// meanwhile. For a reader whose peer answers at once: waking up takes longer than the answer.
+    ///
+    /// Linux has the same for sockets (`SO_BUSY_POLL`), and for virtual machines under the same
+    /// condition (`halt_poll_ns`).
+    pub fn set_busy_poll(&mut self, time: Duration) {
+        self.busy_poll = BusyPoll {
+            time,
+            was_brief: false,
+        };
     }
 
     /// Bytes of the ring.
@@ -295,24 +300,21 @@ impl Reader {
         }
         let began = Instant::now();
         let deadline = time_max.and_then(|time| began.checked_add(time));
-        match self.mode {
-            Mode::Throughput => self.coalesce(time_max),
-            Mode::Latency => self.busy_poll(began, time_max),
+        if self.mode == Mode::Throughput {
+            self.coalesce(time_max);
+            if self.cursor.is_ready(&self.memory) {
+                return Ok(Woke::Ready);
+            }
         }
-        if self.cursor.is_ready(&self.memory) {
-            return Ok(Woke::Ready);
-        }
-        let woke = self.wait_asleep(deadline);
-        self.was_brief = began.elapsed() <= BUSY_POLL_MAX;
-        woke
-    }
-
-    /// Looks for records as long as the last wait suggests.
-    fn busy_poll(&self, began: Instant, time_max: Option<Duration>) {
-        let time = time_max.map_or(BUSY_POLL_MAX, |time| time.min(BUSY_POLL_MAX));
-        while self.was_brief && began.elapsed() < time && !self.cursor.is_ready(&self.memory) {
+        while self.busy_poll.goes_on(began.elapsed(), time_max) {
+            if self.cursor.is_ready(&self.memory) {
+                return Ok(Woke::Ready);
+            }
             std::thread::yield_now();
         }
+        let woke = self.wait_asleep(deadline)?;
+        self.busy_poll.note(woke, began.elapsed());
+        Ok(woke)
     }
 
     fn wait_asleep(&mut self, deadline: Option<Instant>) -> Result<Woke, Error> {
@@ -349,6 +351,26 @@ impl Reader {
                 source: error.into(),
             }),
         }
+    }
+}
+
+/// Whether to look for records before sleeping.
+#[derive(Debug, Default)]
+struct BusyPoll {
+    time: Duration,
+    /// Whether the last record came within that time.
+    was_brief: bool,
+}
+
+impl BusyPoll {
+    /// Whether to look once more, after waiting for `waited` of at most `time_max`.
+    fn goes_on(&self, waited: Duration, time_max: Option<Duration>) -> bool {
+        self.was_brief && waited < self.time && time_max.is_none_or(|time| waited < time)
+    }
+
+    /// Notes how a wait ended that went on asleep.
+    fn note(&mut self, woke: Woke, waited: Duration) {
+        self.was_brief = woke == Woke::Ready && waited < self.time;
     }
 }
 
@@ -484,4 +506,56 @@ fn ring_bytes(ring: BorrowedFd<'_>) -> Result<usize, Error> {
     let bytes = field("max_entries:").and_then(|value| value.parse::<usize>().ok());
     let bytes = bytes.filter(|bytes| bytes.is_power_of_two());
     bytes.ok_or_else(|| not("the kernel does not say its size".into()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TIME: Duration = Duration::from_micros(50);
+
+    #[test]
+    fn polling_begins_with_a_record_that_came_soon_and_ends_with_one_that_did_not() {
+        let mut poll = BusyPoll {
+            time: TIME,
+            was_brief: false,
+        };
+        let starts = |poll: &BusyPoll| poll.goes_on(Duration::ZERO, None);
+        assert!(!starts(&poll));
+        poll.note(Woke::Ready, TIME / 2);
+        assert!(starts(&poll));
+        assert!(!poll.goes_on(TIME, None), "not for longer");
+        poll.note(Woke::Ready, TIME * 2);
+        assert!(!starts(&poll));
+    }
+
+    #[test]
+    fn a_wait_that_ends_without_a_record_starts_no_polling() {
+        for woke in [Woke::TimedOut, Woke::Interrupted] {
+            let mut poll = BusyPoll {
+                time: TIME,
+                was_brief: true,
+            };
+            poll.note(woke, Duration::ZERO);
+            assert!(!poll.goes_on(Duration::ZERO, None), "{woke:?}");
+        }
+    }
+
+    #[test]
+    fn polling_ends_with_the_time_to_wait() {
+        let poll = BusyPoll {
+            time: TIME,
+            was_brief: true,
+        };
+        assert!(poll.goes_on(Duration::ZERO, Some(TIME / 5)));
+        assert!(!poll.goes_on(TIME / 5, Some(TIME / 5)));
+        assert!(!poll.goes_on(Duration::ZERO, Some(Duration::ZERO)));
+    }
+
+    #[test]
+    fn without_a_time_there_is_no_polling() {
+        let mut poll = BusyPoll::default();
+        poll.note(Woke::Ready, Duration::ZERO);
+        assert!(!poll.goes_on(Duration::ZERO, None));
+    }
 }

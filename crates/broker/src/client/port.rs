@@ -207,6 +207,13 @@ impl Port {
         self.reader.set_mode(mode);
     }
 
+    /// Sets how long waiting looks for frames before the thread sleeps, while they
+    /// come within that time; zero by default. For a protocol whose peer answers
+    /// at once.
+    pub fn set_busy_poll(&mut self, time: Duration) {
+        self.reader.set_busy_poll(time);
+    }
+
     /// Replaces the port's filter by a pcap-filter(7) expression.
     ///
     /// From now on every frame that the new filter accepts is delivered, once
