@@ -2,7 +2,7 @@
 
 use crate::batch::{Batch, Output, Sent};
 use crate::composed::Composed;
-use crate::flow::{Direction, Ends};
+use crate::flow::{Direction, Endpoints};
 use crate::key_only;
 use crate::packet::{Fate, Packet, Trace};
 use crate::stage::Stage;
@@ -250,8 +250,8 @@ impl Chain {
     /// Whether a frame from the inside goes out through the chain and in again,
     /// before the base sees it.
     pub fn turns(&self, frame: &[u8]) -> bool {
-        let turns = |ends| self.stages.iter().any(|it| it.stage.turns(&ends));
-        Ends::of(frame).is_some_and(turns)
+        let turns = |endpoints| self.stages.iter().any(|it| it.stage.turns(&endpoints));
+        Endpoints::of(frame).is_some_and(turns)
     }
 
     /// Has the stages process what is due.

@@ -39,9 +39,9 @@ pub struct Flow {
     pub dst_port: u16,
 }
 
-/// What the header of an IP packet says of its ends, IP options and first fragments included.
+/// What the header of an IP packet says of its endpoints, IP options and first fragments included.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Ends {
+pub struct Endpoints {
     /// The protocol of the payload.
     pub protocol: Protocol,
     /// The source address.
@@ -52,12 +52,12 @@ pub struct Ends {
     pub ports: Option<(u16, u16)>,
 }
 
-impl Ends {
-    /// The ends of a frame, with its Ethernet header; `None` if it is not IP.
-    pub fn of(frame: &[u8]) -> Option<Ends> {
+impl Endpoints {
+    /// The endpoints of a frame, with its Ethernet header; `None` if it is not IP.
+    pub fn of(frame: &[u8]) -> Option<Endpoints> {
         let layers = Layers::of(frame)?;
         let (src, dst) = layers.addresses(frame);
-        Some(Ends {
+        Some(Endpoints {
             protocol: layers.protocol,
             src,
             dst,

@@ -55,7 +55,7 @@ pub use batch::{Batch, Output, Sent, SentFrame};
 pub use chain::{Chain, ChainError, STAGES_MAX, StageCounts};
 pub use composed::{Composed, Outcome};
 pub use edits::{Edits, Routed};
-pub use flow::{Direction, Ends, Flow};
+pub use flow::{Direction, Endpoints, Flow};
 pub use layers::{Fragment, Layers};
 pub use packet::{Bytes, Fate, Packet, Ticket, Trace};
 pub use stage::Stage;

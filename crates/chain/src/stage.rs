@@ -1,7 +1,7 @@
 //! The trait of a stage.
 
 use crate::batch::{Batch, Output};
-use crate::flow::{Direction, Ends};
+use crate::flow::{Direction, Endpoints};
 
 /// A network function between the inside and the outside. It is pure: the time
 /// is passed in, in ns of a clock that does not go back.
@@ -29,7 +29,7 @@ pub trait Stage: Send {
 
     /// Whether a packet from the inside goes out through the chain and in again,
     /// before the base sees it: hairpinning (RFC 4787 §6).
-    fn turns(&self, _ends: &Ends) -> bool {
+    fn turns(&self, _endpoints: &Endpoints) -> bool {
         false
     }
 

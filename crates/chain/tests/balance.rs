@@ -7,7 +7,7 @@ use common::{Spec, checksums_are_right};
 use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
 use weir_chain::balance::{Balance, BalanceConfig, Server};
-use weir_chain::{Batch, Direction, Ends, Fate, Output, Packet, Stage};
+use weir_chain::{Batch, Direction, Endpoints, Fate, Output, Packet, Stage};
 use weir_wire::Protocol;
 use weir_wire::field::{read_u16, read_u32};
 
@@ -261,7 +261,7 @@ fn datagrams_to_the_port_of_probes_are_left_alone() {
             let passed = pass(&mut balance, 0, direction, &frame);
             assert_eq!(passed, Some(frame.clone()), "{direction}");
         }
-        assert!(!balance.turns(&Ends::of(&frame).unwrap()));
+        assert!(!balance.turns(&Endpoints::of(&frame).unwrap()));
         let mut output = Output::default();
         balance.poll(SECOND, &mut output);
         assert!(output.take().is_empty(), "no probe");
@@ -288,7 +288,7 @@ fn probes(balance: &mut Balance, now: u64) -> Vec<(Ipv4Addr, u32)> {
 fn answer(balance: &mut Balance, from: Ipv4Addr, sequence: u32, flags: u8) {
     let mut frame = Spec::tcp((&from.to_string(), 8080), (SERVICE.0, 1023), flags).frame();
     frame[42..46].copy_from_slice(&sequence.wrapping_add(1).to_be_bytes());
-    assert!(balance.turns(&Ends::of(&frame).unwrap()));
+    assert!(balance.turns(&Endpoints::of(&frame).unwrap()));
     assert_eq!(
         pass(balance, 0, Direction::Outward, &frame),
         None,

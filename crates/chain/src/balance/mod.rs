@@ -13,7 +13,7 @@
 mod maglev;
 
 use crate::batch::{Batch, Output};
-use crate::flow::{Direction, Ends, Flow};
+use crate::flow::{Direction, Endpoints, Flow};
 use crate::packet::Packet;
 use crate::slots::{Handle, Slots};
 use crate::stage::Stage;
@@ -288,7 +288,7 @@ impl Balance {
         packet: &mut Packet<'_>,
         output: &mut Output,
     ) -> Result<(), &'static str> {
-        let Some((client, service)) = ends(packet, self.config.protocol) else {
+        let Some((client, service)) = endpoints(packet, self.config.protocol) else {
             return Ok(());
         };
         if self.probes() && service == (self.config.service.0, PROBE_PORT) {
@@ -322,7 +322,7 @@ impl Balance {
         packet: &mut Packet<'_>,
         output: &mut Output,
     ) -> Result<(), &'static str> {
-        let Some((server, client)) = ends(packet, self.config.protocol) else {
+        let Some((server, client)) = endpoints(packet, self.config.protocol) else {
             return Ok(());
         };
         if self.probes() && client == (self.config.service.0, PROBE_PORT) {
@@ -634,7 +634,10 @@ fn mixed(bits: u64) -> u64 {
 }
 
 /// Source and destination of a packet of a protocol over IPv4.
-fn ends(packet: &Packet<'_>, protocol: Protocol) -> Option<((Ipv4Addr, u16), (Ipv4Addr, u16))> {
+fn endpoints(
+    packet: &Packet<'_>,
+    protocol: Protocol,
+) -> Option<((Ipv4Addr, u16), (Ipv4Addr, u16))> {
     let Flow {
         protocol: found,
         src: IpAddr::V4(src),
@@ -708,12 +711,12 @@ impl Stage for Balance {
     }
 
     /// The answers to probes.
-    fn turns(&self, ends: &Ends) -> bool {
+    fn turns(&self, endpoints: &Endpoints) -> bool {
         let is_probe = |(_, port)| port == PROBE_PORT;
         self.probes()
-            && ends.dst == self.config.service.0
-            && ends.protocol == self.config.protocol
-            && ends.ports.is_some_and(is_probe)
+            && endpoints.dst == self.config.service.0
+            && endpoints.protocol == self.config.protocol
+            && endpoints.ports.is_some_and(is_probe)
     }
 
     fn poll(&mut self, now: u64, output: &mut Output) {

@@ -30,7 +30,7 @@ pub use config::{
 pub use table::NatCounts;
 
 use crate::batch::{Batch, Output};
-use crate::flow::{Direction, Ends};
+use crate::flow::{Direction, Endpoints};
 use crate::packet::{Bytes, Packet};
 use crate::stage::Stage;
 use fragments::{FragmentKey, Fragments};
@@ -132,15 +132,15 @@ impl Nat {
         packet: &mut Packet<'_>,
         output: &mut Output,
     ) -> Result<(), Refused> {
-        let Some(ends) = Header::of(packet) else {
+        let Some(header) = Header::of(packet) else {
             return Ok(());
         };
-        let is_inside = self.is_inside(ends.src);
+        let is_inside = self.is_inside(header.src);
         if is_inside && !packet.is_whole() {
             return Err("malformed");
         }
-        if ends.protocol == Protocol::ICMPV4 {
-            return self.icmp_out(now, packet, ends, is_inside);
+        if header.protocol == Protocol::ICMPV4 {
+            return self.icmp_out(now, packet, header, is_inside);
         }
         if !is_inside {
             return Ok(());
@@ -149,18 +149,18 @@ impl Nat {
             .fragment()
             .is_some_and(|fragment| fragment.offset > 0)
         {
-            return self.later_fragment(now, packet, ends, Direction::Outward);
+            return self.later_fragment(now, packet, header, Direction::Outward);
         }
-        let transport = transport(ends.protocol).ok_or("protocol")?;
+        let transport = transport(header.protocol).ok_or("protocol")?;
         let (src_port, dst_port) = packet.ports().ok_or("malformed")?;
         let tuple = Tuple {
             transport,
-            src: (ends.src, src_port),
-            dst: (ends.dst, dst_port),
+            src: (header.src, src_port),
+            dst: (header.dst, dst_port),
         };
         let found = self.table.outward(now, tuple, packet.tcp_control())?;
         if packet.fragment().is_some() {
-            self.first_fragment(now, packet, ends, Direction::Outward, found.to.0, output);
+            self.first_fragment(now, packet, header, Direction::Outward, found.to.0, output);
         }
         packet.set_source(found.to.0.into());
         packet.set_source_port(found.to.1);
@@ -174,13 +174,13 @@ impl Nat {
         packet: &mut Packet<'_>,
         output: &mut Output,
     ) -> Result<(), Refused> {
-        let Some(ends) = Header::of(packet) else {
+        let Some(header) = Header::of(packet) else {
             return Ok(());
         };
-        if self.is_inside(ends.dst) {
+        if self.is_inside(header.dst) {
             return Err("untranslated");
         }
-        if !self.pool.contains(ends.dst) {
+        if !self.pool.contains(header.dst) {
             return Ok(());
         }
         if !packet.is_whole() || !packet.header_is_right() {
@@ -190,19 +190,19 @@ impl Nat {
             .fragment()
             .is_some_and(|fragment| fragment.offset > 0)
         {
-            return self.later_fragment(now, packet, ends, Direction::Inward);
+            return self.later_fragment(now, packet, header, Direction::Inward);
         }
-        if ends.protocol == Protocol::ICMPV4 {
-            return self.icmp_in(now, packet, ends);
+        if header.protocol == Protocol::ICMPV4 {
+            return self.icmp_in(now, packet, header);
         }
-        let Some(transport) = transport(ends.protocol) else {
+        let Some(transport) = transport(header.protocol) else {
             return Ok(());
         };
         let (src_port, dst_port) = packet.ports().ok_or("malformed")?;
         let tuple = Tuple {
             transport,
-            src: (ends.src, src_port),
-            dst: (ends.dst, dst_port),
+            src: (header.src, src_port),
+            dst: (header.dst, dst_port),
         };
         let Some(found) = self.table.inward(now, tuple, packet.tcp_control())? else {
             // Perhaps the base's own; the next one may have a mapping.
@@ -210,7 +210,7 @@ impl Nat {
             return Ok(());
         };
         if packet.fragment().is_some() {
-            self.first_fragment(now, packet, ends, Direction::Inward, found.to.0, output);
+            self.first_fragment(now, packet, header, Direction::Inward, found.to.0, output);
         }
         packet.set_destination(found.to.0.into());
         packet.set_destination_port(found.to.1);
@@ -222,7 +222,7 @@ impl Nat {
         &mut self,
         now: u64,
         packet: &mut Packet<'_>,
-        ends: Header,
+        header: Header,
         is_inside: bool,
     ) -> Result<(), Refused> {
         let Some((kind, id)) = icmp::header(packet) else {
@@ -240,8 +240,8 @@ impl Nat {
         }
         let tuple = Tuple {
             transport: Transport::Icmp,
-            src: (ends.src, id),
-            dst: (ends.dst, 0),
+            src: (header.src, id),
+            dst: (header.dst, 0),
         };
         let found = self.table.outward(now, tuple, 0)?;
         packet.set_source(found.to.0.into());
@@ -267,7 +267,7 @@ impl Nat {
             dst: quoted.tuple.src,
             ..quoted.tuple
         };
-        let found = self.table.ends(Direction::Outward, &reply);
+        let found = self.table.endpoints(Direction::Outward, &reply);
         let (_, outside) = found.ok_or("icmp-unmapped")?;
         quoted.rewrite(packet, false, outside);
         if is_inside {
@@ -277,7 +277,12 @@ impl Nat {
         Ok(())
     }
 
-    fn icmp_in(&mut self, now: u64, packet: &mut Packet<'_>, ends: Header) -> Result<(), Refused> {
+    fn icmp_in(
+        &mut self,
+        now: u64,
+        packet: &mut Packet<'_>,
+        header: Header,
+    ) -> Result<(), Refused> {
         let Some((kind, id)) = icmp::header(packet) else {
             return Err("malformed");
         };
@@ -291,7 +296,7 @@ impl Nat {
                 ..quoted.tuple
             };
             // None: about a packet of the base's own.
-            if let Some((inside, _)) = self.table.ends(Direction::Inward, &sent) {
+            if let Some((inside, _)) = self.table.endpoints(Direction::Inward, &sent) {
                 quoted.rewrite(packet, true, inside);
                 packet.set_destination(inside.0.into());
             }
@@ -302,8 +307,8 @@ impl Nat {
         }
         let tuple = Tuple {
             transport: Transport::Icmp,
-            src: (ends.src, 0),
-            dst: (ends.dst, id),
+            src: (header.src, 0),
+            dst: (header.dst, id),
         };
         if let Some(found) = self.table.inward(now, tuple, 0)? {
             packet.set_destination(found.to.0.into());
@@ -316,12 +321,12 @@ impl Nat {
         &mut self,
         now: u64,
         packet: &Packet<'_>,
-        ends: Header,
+        header: Header,
         direction: Direction,
         to: Ipv4Addr,
         output: &mut Output,
     ) {
-        let Some(key) = fragment_key(packet, ends, direction) else {
+        let Some(key) = fragment_key(packet, header, direction) else {
             return;
         };
         for frame in self.fragments.first(now, key, to) {
@@ -337,10 +342,10 @@ impl Nat {
         &mut self,
         now: u64,
         packet: &mut Packet<'_>,
-        ends: Header,
+        header: Header,
         direction: Direction,
     ) -> Result<(), Refused> {
-        let key = fragment_key(packet, ends, direction).ok_or("malformed")?;
+        let key = fragment_key(packet, header, direction).ok_or("malformed")?;
         match self.fragments.find(now, &key) {
             Some(to) => readdress(packet, direction, to),
             None if self.fragments.has_room() => {
@@ -360,12 +365,12 @@ fn readdress(packet: &mut Packet<'_>, direction: Direction, to: Ipv4Addr) {
     };
 }
 
-fn fragment_key(packet: &Packet<'_>, ends: Header, direction: Direction) -> Option<FragmentKey> {
+fn fragment_key(packet: &Packet<'_>, header: Header, direction: Direction) -> Option<FragmentKey> {
     Some(FragmentKey {
         direction,
-        src: ends.src,
-        dst: ends.dst,
-        protocol: ends.protocol.0,
+        src: header.src,
+        dst: header.dst,
+        protocol: header.protocol.0,
         id: packet.fragment()?.id,
     })
 }
@@ -416,13 +421,13 @@ impl Stage for Nat {
         direction == Direction::Outward
     }
 
-    fn turns(&self, ends: &Ends) -> bool {
-        let (IpAddr::V4(src), IpAddr::V4(dst)) = (ends.src, ends.dst) else {
+    fn turns(&self, endpoints: &Endpoints) -> bool {
+        let (IpAddr::V4(src), IpAddr::V4(dst)) = (endpoints.src, endpoints.dst) else {
             return false;
         };
         self.pool.contains(dst)
-            && transport(ends.protocol)
-                .zip(ends.ports)
+            && transport(endpoints.protocol)
+                .zip(endpoints.ports)
                 .is_some_and(|(transport, (_, port))| self.table.is_mapped(transport, (dst, port)))
             && self.is_inside(src)
     }

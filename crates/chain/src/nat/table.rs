@@ -616,9 +616,9 @@ impl Table {
             .contains_key(&(transport, outside.0, outside.1))
     }
 
-    /// The ends of the mapping of a session that is not touched: inside, outside.
+    /// The endpoints of the mapping of a session that is not touched: inside, outside.
     /// `tuple` is as a packet of that direction has it.
-    pub(super) fn ends(
+    pub(super) fn endpoints(
         &self,
         direction: Direction,
         tuple: &Tuple,
