@@ -15,7 +15,7 @@ const ARROWS: [(&str, &[&str]); 26] = [
     ("chain", &["wire", "filter", "demux", "esp"]),
     ("sched", &["wire"]),
     ("esp", &["wire", "filter", "demux"]),
-    ("ledger", &["meter"]),
+    ("ledger", &["wire", "meter"]),
     ("monitor", &["wire"]),
     ("ring", &[]),
     ("link", &["wire", "filter", "demux", "meter", "ring"]),

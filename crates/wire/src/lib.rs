@@ -28,6 +28,7 @@
 //! 5. [`udp`], [`tcp`]: transport headers and TCP options; [`TransportHeader`]: their place.
 //! 6. [`dhcp`]: the client's messages.
 //! 7. [`pup`]: the packets of the 1987 packet filter paper.
+//! 8. [`ipfix`]: messages of flow records, written only.
 //!
 //! # Invariants and limits
 //!
@@ -46,6 +47,7 @@ mod error;
 pub mod ethernet;
 pub mod field;
 pub mod icmp;
+pub mod ipfix;
 pub mod ipv4;
 pub mod ipv6;
 mod linktype;

@@ -23,22 +23,15 @@ use std::io::{self, BufWriter, Read, Write};
 use std::net::{IpAddr, Shutdown, TcpStream, ToSocketAddrs};
 use std::time::Duration;
 use weir_meter::{Direction, Key, Totals};
+use weir_wire::ipfix::{HEADER_LEN, Message, SET_HEADER_LEN, TEMPLATE_SET, VARIABLE, VERSION};
 
-/// The protocol's version (RFC 7011 §3.1).
-const VERSION: u16 = 10;
-/// Bytes of a message's header.
-const HEADER_LEN: usize = 16;
 /// Bytes of a message at most: a message fits into a packet of Ethernet, since collectors that take
 /// UDP alone are fed by relays.
 const MESSAGE_LEN_MAX: usize = 1400;
 /// Bytes of a name in a record at most: longer ones are cut.
 const NAME_LEN_MAX: usize = 250;
-/// The Set ID of templates.
-const TEMPLATE_SET: u16 = 2;
 /// The Observation Domain: there is one.
 const DOMAIN: u32 = 1;
-/// A field of variable length (RFC 7011 §7).
-const VARIABLE: u16 = 65535;
 
 /// Fields that all templates begin with: element and length.
 const COMMON: [(u16, u16); 6] = [(152, 8), (153, 8), (1, 8), (2, 8), (61, 1), (148, 8)];
@@ -56,10 +49,7 @@ const TEMPLATES: [(u16, Option<(u16, u16)>); 5] = [
 /// Makes messages of lines.
 #[derive(Default)]
 pub(super) struct Encoder {
-    /// The message so far, from its header on; empty before the first line.
-    message: Vec<u8>,
-    /// Where its current set begins, and the set's template.
-    set: Option<(usize, u16)>,
+    message: Message,
     /// Data Records of all messages, and of this one (RFC 7011 §3.1, Sequence Number).
     sequence: u32,
     records: u32,
@@ -77,20 +67,10 @@ impl Encoder {
             self.templates(out)?;
         }
         let template = self.encode(line);
-        // A set's header, and padding.
-        if self.message.len() + self.record.len() + 8 > MESSAGE_LEN_MAX {
+        if self.message.bytes() + SET_HEADER_LEN + self.record.len() > MESSAGE_LEN_MAX {
             self.flush(out)?;
         }
-        if self.message.is_empty() {
-            self.message.resize(HEADER_LEN, 0);
-        }
-        if self.set.is_none_or(|(_, current)| current != template) {
-            self.end_set();
-            self.set = Some((self.message.len(), template));
-            self.message.extend(template.to_be_bytes());
-            self.message.extend([0; 2]);
-        }
-        self.message.extend(&self.record);
+        self.message.record(template, &self.record);
         self.records += 1;
         let end_s = line.chunk.unix_ns[1].div_euclid(1_000_000_000);
         self.export_s = self.export_s.max(u32::try_from(end_s).unwrap_or(u32::MAX));
@@ -138,27 +118,11 @@ impl Encoder {
 
     /// A message with all templates.
     fn templates(&mut self, out: &mut impl Write) -> io::Result<()> {
-        self.message.resize(HEADER_LEN, 0);
-        self.set = Some((self.message.len(), TEMPLATE_SET));
-        self.message.extend(TEMPLATE_SET.to_be_bytes());
-        self.message.extend([0; 2]);
         for (number, address) in TEMPLATES {
-            let fields: Vec<(u16, u16)> = COMMON.into_iter().chain(address).chain(NAMES).collect();
-            self.message.extend(number.to_be_bytes());
-            self.message.extend((fields.len() as u16).to_be_bytes());
-            for (element, length) in fields {
-                self.message.extend(element.to_be_bytes());
-                self.message.extend(length.to_be_bytes());
-            }
+            let fields = COMMON.into_iter().chain(address).chain(NAMES);
+            self.message.template(number, fields);
         }
         self.flush(out)
-    }
-
-    fn end_set(&mut self) {
-        if let Some((start, _)) = self.set.take() {
-            let length = (self.message.len() - start) as u16;
-            self.message[start + 2..start + 4].copy_from_slice(&length.to_be_bytes());
-        }
     }
 
     /// Writes the message that has been begun.
@@ -166,15 +130,7 @@ impl Encoder {
         if self.message.is_empty() {
             return Ok(());
         }
-        self.end_set();
-        let length = self.message.len() as u16;
-        let header = &mut self.message[..HEADER_LEN];
-        header[0..2].copy_from_slice(&VERSION.to_be_bytes());
-        header[2..4].copy_from_slice(&length.to_be_bytes());
-        header[4..8].copy_from_slice(&self.export_s.to_be_bytes());
-        header[8..12].copy_from_slice(&self.sequence.to_be_bytes());
-        header[12..16].copy_from_slice(&DOMAIN.to_be_bytes());
-        out.write_all(&self.message)?;
+        out.write_all(self.message.finish(self.export_s, self.sequence, DOMAIN))?;
         self.sequence = self.sequence.wrapping_add(self.records);
         self.records = 0;
         self.message.clear();

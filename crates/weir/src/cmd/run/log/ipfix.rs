@@ -2,22 +2,16 @@
 //!
 //! | line | record |
 //! |---|---|
-//! | `block-allocated`, `block-released` | natEvent 16, 17: observationTimeMilliseconds, natEvent, sourceIPv4Address, postNATSourceIPv4Address, portRangeStart, portRangeEnd (RFC 8158 §5.6.11) |
-//! | `forward` | natEvent 8, NAT44 BIB create: observationTimeMilliseconds, natEvent, sourceIPv4Address, postNATSourceIPv4Address, protocolIdentifier, sourceTransportPort, postNAPTSourceTransportPort (RFC 8158 §5.6.5) |
+//! | `block-allocated`, `block-released` | natEvent 16, 17: observationTimeMilliseconds, natEvent, sourceIPv4Address, postNATSourceIPv4Address, portRangeStart, portRangeEnd (template "Port block allocation and de-allocation") |
+//! | `forward` | natEvent 8, NAT44 BIB create: observationTimeMilliseconds, natEvent, sourceIPv4Address, postNATSourceIPv4Address, protocolIdentifier, sourceTransportPort, postNAPTSourceTransportPort (template "NAT44 BIB entry") |
 //! | `start` | none: there is no such event |
 
-use std::net::Ipv4Addr;
 use weir_chain::nat::log::{Kind, Line};
 use weir_wire::Protocol;
+use weir_wire::ipfix::Message;
 
-/// The protocol's version (RFC 7011 §3.1).
-const VERSION: u16 = 10;
-/// Bytes of a message's header.
-const HEADER_LEN: usize = 16;
 /// The Observation Domain: there is one.
 const DOMAIN: u32 = 1;
-/// The Set ID of templates.
-const TEMPLATE_SET: u16 = 2;
 /// The template of blocks: elements and their lengths.
 const BLOCK: (u16, &[(u16, u16)]) = (
     256,
@@ -37,7 +31,7 @@ const FORWARD: (u16, &[(u16, u16)]) = (
     ],
 );
 
-/// Values of natEvent (RFC 8158 §4.3).
+/// Values of natEvent (RFC 8158).
 mod nat_event {
     pub(super) const BIB_CREATE: u8 = 8;
     pub(super) const BLOCK_ALLOCATED: u8 = 16;
@@ -57,28 +51,12 @@ impl Encoder {
     pub(super) fn message(&mut self, line: &str, export_s: u32) -> Option<Vec<u8>> {
         let line: Line = serde_json::from_str(line).ok()?;
         let (template, record) = record(&line)?;
-        let mut message = Vec::with_capacity(128);
-        message.extend(VERSION.to_be_bytes());
-        message.extend([0; 2]);
-        message.extend(export_s.to_be_bytes());
-        message.extend(self.sequence.to_be_bytes());
-        message.extend(DOMAIN.to_be_bytes());
-        debug_assert_eq!(message.len(), HEADER_LEN);
-        let mut templates = Vec::new();
+        let mut message = Message::default();
         for (number, fields) in [BLOCK, FORWARD] {
-            templates.extend(number.to_be_bytes());
-            templates.extend((fields.len() as u16).to_be_bytes());
-            for (element, len) in fields {
-                templates.extend([element.to_be_bytes(), len.to_be_bytes()].concat());
-            }
+            message.template(number, fields.iter().copied());
         }
-        for (set, content) in [(TEMPLATE_SET, templates), (template, record)] {
-            message.extend(set.to_be_bytes());
-            message.extend((content.len() as u16 + 4).to_be_bytes());
-            message.extend(content);
-        }
-        let len = message.len() as u16;
-        message[2..4].copy_from_slice(&len.to_be_bytes());
+        message.record(template, &record);
+        let message = message.finish(export_s, self.sequence, DOMAIN).to_vec();
         self.sequence = self.sequence.wrapping_add(1);
         Some(message)
     }
@@ -86,21 +64,17 @@ impl Encoder {
 
 /// The record of a line, and its template.
 fn record(line: &Line) -> Option<(u16, Vec<u8>)> {
-    let mut record = Vec::with_capacity(24);
-    let mut begin = |event: u8, inside: Ipv4Addr, outside: Ipv4Addr| {
-        record.extend((line.time_ns / 1_000_000).to_be_bytes());
-        record.push(event);
-        record.extend(inside.octets());
-        record.extend(outside.octets());
-    };
-    let (first, last) = (line.first?, line.last?);
-    let event = match line.event {
+    let (template, event) = match line.event {
         Kind::Start => return None,
-        Kind::BlockAllocated => nat_event::BLOCK_ALLOCATED,
-        Kind::BlockReleased => nat_event::BLOCK_RELEASED,
-        Kind::Forward => nat_event::BIB_CREATE,
+        Kind::BlockAllocated => (BLOCK.0, nat_event::BLOCK_ALLOCATED),
+        Kind::BlockReleased => (BLOCK.0, nat_event::BLOCK_RELEASED),
+        Kind::Forward => (FORWARD.0, nat_event::BIB_CREATE),
     };
-    begin(event, line.subscriber?, line.pool?);
+    let mut record = Vec::with_capacity(24);
+    record.extend((line.time_ns / 1_000_000).to_be_bytes());
+    record.push(event);
+    record.extend(line.subscriber?.octets());
+    record.extend(line.pool?.octets());
     if line.event == Kind::Forward {
         let protocol = match line.transport.as_deref()? {
             "tcp" => Protocol::TCP,
@@ -108,10 +82,10 @@ fn record(line: &Line) -> Option<(u16, Vec<u8>)> {
         };
         record.push(protocol.0);
         record.extend(line.subscriber_port?.to_be_bytes());
-        record.extend(first.to_be_bytes());
-        return Some((FORWARD.0, record));
+        record.extend(line.first?.to_be_bytes());
+    } else {
+        record.extend(line.first?.to_be_bytes());
+        record.extend(line.last?.to_be_bytes());
     }
-    record.extend(first.to_be_bytes());
-    record.extend(last.to_be_bytes());
-    Some((BLOCK.0, record))
+    Some((template, record))
 }
