@@ -11,7 +11,8 @@ const FILE_LEN: usize = 64 << 20;
 /// Bytes of a read, and of what is sent at once from memory.
 const BLOCK: usize = 64 << 10;
 
-static ZEROS: [u8; BLOCK] = [0; BLOCK];
+/// What memory has; and a file's blocks, but for their first bytes, which say the block's number.
+static CONTENT: [u8; BLOCK] = [0xa5; BLOCK];
 
 /// Bytes without end.
 #[derive(Debug)]
@@ -25,10 +26,10 @@ pub(super) enum Source {
 impl Source {
     /// The same bytes in memory for ever.
     pub(super) fn memory() -> Source {
-        Source::Memory(&ZEROS)
+        Source::Memory(&CONTENT)
     }
 
-    /// A new file, which nobody sees.
+    /// A new file without a name.
     pub(super) fn disk() -> io::Result<Source> {
         Ok(Source::File(DiskFile::new()?))
     }
@@ -66,8 +67,10 @@ impl DiskFile {
             .create_new(true)
             .open(&path)?;
         remove_file(&path)?;
-        for _ in 0..FILE_LEN / BLOCK {
-            file.write_all(&ZEROS)?;
+        let mut block = CONTENT;
+        for number in 0..(FILE_LEN / BLOCK) as u32 {
+            block[..4].copy_from_slice(&number.to_be_bytes());
+            file.write_all(&block)?;
         }
         file.sync_all()?;
         let mut file = DiskFile {
@@ -107,14 +110,26 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_file_begins_again_at_its_end() {
+    fn a_file_is_read_in_order_and_begins_again_at_its_end() {
         let mut source = Source::disk().unwrap();
-        let mut count = 0;
-        while count < FILE_LEN + BLOCK {
-            let next = source.next().unwrap().len().min(10_000);
-            assert!(next > 0);
-            source.consume(next);
-            count += next;
+        let mut numbers = Vec::new();
+        let mut at = 0;
+        // So many bytes at once that their end is in all places of a block.
+        while at < FILE_LEN + 2 * BLOCK {
+            let next = source.next().unwrap();
+            let count = next.len().min(if at % BLOCK < 4 { 1 } else { 9_999 });
+            if at % BLOCK < 4 {
+                numbers.push(next[0]);
+            }
+            source.consume(count);
+            at += count;
         }
+        let numbers: Vec<u32> = numbers
+            .chunks(4)
+            .map(|bytes| u32::from_be_bytes(bytes.try_into().unwrap()))
+            .collect();
+        let blocks = (FILE_LEN / BLOCK) as u32;
+        let expected: Vec<u32> = (0..blocks).chain([0, 1]).collect();
+        assert_eq!(numbers, expected);
     }
 }
