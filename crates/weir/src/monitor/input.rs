@@ -33,7 +33,7 @@ const POLL_INTERVAL: Duration = Duration::from_millis(500);
 pub(crate) enum Came {
     Frames,
     Nothing,
-    /// The file is at its end.
+    /// The file is at its end; the last frames may have come in the same call.
     End,
 }
 
@@ -416,8 +416,6 @@ pub(crate) struct Replay {
     /// The time of the last frame that was taken.
     position_ns: Option<i64>,
     is_at_end: bool,
-    /// Whether [`Came::End`] was returned.
-    is_end_told: bool,
     /// Why reading ended before the end of the file.
     trouble: Option<String>,
 }
@@ -448,7 +446,6 @@ impl Replay {
             pending: Pending::default(),
             position_ns: None,
             is_at_end: false,
-            is_end_told: false,
             trouble: None,
         };
         Filter::check(filter, replay.linktype()).map_err(CliError::refused)?;
@@ -471,7 +468,7 @@ impl Replay {
         let reader = capture_file::open(&self.path, &self.stop);
         self.reader = reader.map_err(|error| capture_file::complaint(&self.path, &error))?;
         (self.origin, self.position_ns) = (None, None);
-        (self.is_at_end, self.is_end_told, self.trouble) = (false, false, None);
+        (self.is_at_end, self.trouble) = (false, None);
         self.pending.meta = None;
         session.reset();
         Ok(())
@@ -517,12 +514,8 @@ impl Replay {
     }
 
     fn take_in(&mut self, session: &mut Session, wait: Duration) -> Result<Came, CliError> {
-        if self.is_paused || self.is_at_end {
-            // The end is told at once.
-            if !self.is_at_end || self.is_end_told {
-                self.stop.wait(wait);
-            }
-            self.is_end_told = self.is_at_end;
+        if self.is_at_end || self.is_paused {
+            self.stop.wait(wait);
             return Ok(if self.is_at_end {
                 Came::End
             } else {
@@ -533,11 +526,7 @@ impl Replay {
         let mut came = Came::Nothing;
         for number in 1_u32.. {
             if self.pending.meta.is_none() && !self.read(session) {
-                came = if came == Came::Frames {
-                    came
-                } else {
-                    Came::End
-                };
+                came = Came::End;
                 break;
             }
             let Some(meta) = self.pending.meta else {

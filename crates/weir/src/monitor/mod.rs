@@ -1,4 +1,5 @@
-//! The network monitor, in a terminal or in a browser: frames from ports or files into `weir_monitor`'s model, whatever shows it.
+//! The network monitor: frames from ports or files into `weir_monitor`'s model, which a terminal or a
+//! browser shows.
 //!
 //! ```text
 //!  ports, capture file ─► input ─► session ─┬─► model, store

@@ -4,7 +4,7 @@ use crate::cmd::listen::capture::{Capture, Rotation};
 use crate::error::CliError;
 use crate::signals::ShutdownSignal;
 use std::fs::File;
-use std::io::{Read, Seek, SeekFrom};
+use std::io::{BufRead, BufReader, Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 use weir_link::pcap::Interface;
@@ -31,19 +31,43 @@ impl KeyLog {
         }
     }
 
-    /// Gives `write` all complete lines that have come since the last call, in pieces that a block
-    /// of pcapng has room for.
+    /// The key log at `path`, of which at most the last `len` bytes are read.
+    pub(crate) fn last(path: &Path, len: u64) -> KeyLog {
+        let mut log = KeyLog::new(path);
+        let Ok(file) = path.metadata() else {
+            return log;
+        };
+        log.read = file.len().saturating_sub(len);
+        if log.read > 0 {
+            // The rest of the line that begins before.
+            let mut line = Vec::new();
+            let read = File::open(path).and_then(|mut file| {
+                file.seek(SeekFrom::Start(log.read))?;
+                BufReader::new(file.take(KEYS_MAX)).read_until(b'\n', &mut line)
+            });
+            log.read += read.unwrap_or(0) as u64;
+        }
+        log
+    }
+
+    /// Complete lines that have come since the last call, as many as a block of pcapng has room for;
+    /// empty if there are none.
+    pub(crate) fn next(&mut self) -> Vec<u8> {
+        self.looked = None;
+        self.fresh()
+    }
+
+    /// Gives `write` all complete lines that have come since the last call, in such pieces.
     pub(crate) fn rest<E>(
         &mut self,
         mut write: impl FnMut(&[u8]) -> Result<(), E>,
     ) -> Result<(), E> {
         loop {
-            self.looked = None;
-            let fresh = self.fresh();
-            if fresh.is_empty() {
+            let lines = self.next();
+            if lines.is_empty() {
                 return Ok(());
             }
-            write(&fresh)?;
+            write(&lines)?;
         }
     }
 
@@ -156,5 +180,30 @@ impl Recorder {
         }
         self.capture.complete()?;
         Ok((self.path, self.frames))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn of_a_long_key_log_the_last_whole_lines_are_read() {
+        let path = std::env::temp_dir().join(format!("weir-key-log-{}", std::process::id()));
+        std::fs::write(&path, "one\ntwo\nthree\nfo").unwrap();
+        let read = |len| {
+            let mut keys = KeyLog::last(&path, len);
+            let mut text = Vec::new();
+            let rest = keys.rest(|lines| {
+                text.extend_from_slice(lines);
+                Ok::<(), ()>(())
+            });
+            rest.unwrap();
+            String::from_utf8(text).unwrap()
+        };
+        let found = [100, 16, 15, 9, 8, 1].map(read);
+        std::fs::remove_file(&path).unwrap();
+        let all = "one\ntwo\nthree\n";
+        assert_eq!(found, [all, all, "two\nthree\n", "three\n", "", ""]);
     }
 }

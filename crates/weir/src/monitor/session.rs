@@ -1,14 +1,14 @@
 //! One run of the monitor: what was counted, what is kept, what is recorded.
 
 use super::facts::{Facts, Owner};
-use super::record::{KeyLog, Recorder};
+use super::record::Recorder;
 use crate::error::CliError;
 use crate::signals::ShutdownSignal;
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use weir_link::pcap::{FrameRef, Interface, Writer};
+use weir_link::pcap::Interface;
 use weir_monitor::{Counts, Flow, Kept, Limits, Meta, Model, Seen, Store};
 use weir_wire::LinkType;
 
@@ -152,27 +152,9 @@ impl Session {
         Ok(file.finish(&self.interfaces)?.1)
     }
 
-    /// A pcapng file of the kept frames, in memory.
-    pub(crate) fn capture(&self) -> Result<Vec<u8>, CliError> {
-        let mut file = Writer::new(Vec::new()).map_err(CliError::run)?;
-        if let Some(path) = &self.tls_keys {
-            let written = KeyLog::new(path).rest(|lines| file.tls_keys(lines));
-            written.map_err(CliError::run)?;
-        }
-        for kept in self.store.from(0) {
-            let Some(interface) = self.interfaces.get(kept.meta.interface as usize) else {
-                continue;
-            };
-            let frame = FrameRef {
-                bytes: kept.bytes,
-                wire_len: kept.meta.len,
-                time_ns: kept.meta.time_ns,
-                interface_index: kept.meta.interface,
-                interface,
-            };
-            file.write(&frame).map_err(CliError::run)?;
-        }
-        file.finish().map_err(CliError::run)
+    /// The key log of TLS connections, if one was given.
+    pub(crate) fn tls_keys(&self) -> Option<&Path> {
+        self.tls_keys.as_deref()
     }
 
     /// Forgets everything but the recording.

@@ -1,11 +1,12 @@
 //! `weir web`: the network monitor in a browser.
 //!
 //! ```text
-//!  input ─► session ─► once a second: JSON ─► server (own thread) ─► GET /events, /state.json
-//!              ▲                                  │
-//!              └── captures that are asked for ◄──┘ GET /capture.pcapng
+//!  input ─► session ─► JSON, captures ─► server (own thread) ─► GET /events, /state.json, /capture.pcapng
+//!              ▲                           │
+//!              └── what is asked for ◄─────┘
 //! ```
 
+mod capture;
 mod server;
 #[cfg(test)]
 mod tests;
@@ -17,23 +18,27 @@ use crate::monitor::options::Options;
 use crate::monitor::report;
 use crate::monitor::session::Session;
 use crate::signals::ShutdownSignal;
+use capture::Making;
 use serde::Serialize;
 use serde_json::value::RawValue;
-use server::{Asked, Server};
+use server::{ASKS_MAX, Ask, Server};
 use std::collections::VecDeque;
 use std::fmt::Write as _;
 use std::io::Write;
 use std::net::{SocketAddr, TcpListener};
 use std::path::PathBuf;
-use std::sync::mpsc::{Receiver, sync_channel};
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
 use std::time::{Duration, Instant};
 
 /// Most rows of a table that a browser gets.
 const ROWS_MAX: usize = 500;
 /// How often browsers get news, and the width of a point of the plots.
 const INTERVAL: Duration = Duration::from_secs(1);
-/// How often captures that are asked for are made.
+/// How often it is looked at what is asked for.
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
+/// How long the same news are given to who asks.
+const NEWS_AGE_MAX: Duration = Duration::from_millis(200);
 /// Points of the plots.
 const POINTS_MAX: usize = 300;
 /// Bytes of a token file, at most.
@@ -58,7 +63,7 @@ Examples:
   GET /events        the same once a second, as server-sent events
   GET /capture.pcapng  the frames that are kept (--keep)
 
-By default only this machine reaches the page. With another address whoever reaches it and has the
+By default only this machine reaches the page. With another address anyone who reaches it and has the
 token sees all frames, and nothing is encrypted: use a tunnel, such as ssh -L, instead. Requests by
 names other than localhost and those of --name are refused: another site's page could send them.
 
@@ -95,10 +100,10 @@ pub(crate) fn run(args: &Args) -> Result<(), CliError> {
     let at = listener.local_addr().map_err(CliError::run)?;
     if !at.ip().is_loopback() {
         say(&format!(
-            "weir: whoever reaches {at} and has the token sees all frames; nothing is encrypted"
+            "weir: anyone who reaches {at} and has the token sees all frames; nothing is encrypted"
         ));
     }
-    let (asks, asked) = sync_channel(1);
+    let (asks, asked) = sync_channel(ASKS_MAX);
     let server = Server::start(listener, &token, &args.names, asks).map_err(CliError::run)?;
     let mut out = std::io::stdout();
     writeln!(out, "http://{at}/?token={token}")
@@ -109,6 +114,10 @@ pub(crate) fn run(args: &Args) -> Result<(), CliError> {
         session,
         server,
         asked,
+        waiting: VecDeque::new(),
+        making: None,
+        news: None,
+        has_ended: false,
         rates: VecDeque::new(),
         before: [0; 2],
     };
@@ -150,7 +159,14 @@ struct Page {
     input: Input,
     session: Session,
     server: Server,
-    asked: Receiver<Asked>,
+    asked: Receiver<Ask>,
+    /// Who waits for captures, and the one that is being made.
+    waiting: VecDeque<capture::Waiting>,
+    making: Option<Making>,
+    /// The last news, and when they were made.
+    news: Option<(Instant, Arc<str>)>,
+    /// Whether the file is at its end: its page stays.
+    has_ended: bool,
     /// Frames and bytes of the last seconds.
     rates: VecDeque<[f64; 2]>,
     /// The sums up to then.
@@ -176,23 +192,26 @@ impl Page {
         let watcher = is_live
             .then(|| Watcher::start(args.source.socket.as_deref()))
             .flatten();
-        let mut has_ended = false;
         let mut ticked = Instant::now();
-        self.publish(true)?;
         loop {
             if stop.is_requested() {
                 return Err(CliError::Stopped(stop.signal()));
             }
-            if has_ended {
-                stop.wait(POLL_INTERVAL);
-            } else {
-                let came = self.input.take_in(&mut self.session, POLL_INTERVAL)?;
-                has_ended = came == Came::End;
-                if has_ended {
-                    // A file's page stays.
-                    self.tick(ticked.elapsed());
-                    self.publish(false)?;
+            let wait = match self.making {
+                Some(_) => Duration::ZERO,
+                None => POLL_INTERVAL,
+            };
+            let mut is_due = ticked.elapsed() >= INTERVAL && !self.has_ended;
+            if self.has_ended {
+                match self.asked.recv_timeout(wait) {
+                    Ok(ask) => self.take(ask)?,
+                    Err(RecvTimeoutError::Timeout) => {}
+                    Err(RecvTimeoutError::Disconnected) => {
+                        return Err(CliError::run("the server of the page has ended"));
+                    }
                 }
+            } else if self.input.take_in(&mut self.session, wait)? == Came::End {
+                (self.has_ended, is_due) = (true, true);
             }
             if let Some(fresh) = watcher.as_ref().and_then(Watcher::fresh) {
                 self.session.take_facts(fresh);
@@ -200,17 +219,16 @@ impl Page {
             if let Some(news) = self.session.news.take() {
                 say(&format!("weir: {news}"));
             }
-            if let Ok(asked) = self.asked.try_recv() {
-                let made = self.session.capture().map_err(|error| error.to_string());
-                // The browser may have gone.
-                let _ = asked.send(made);
-            }
-            let since = ticked.elapsed();
-            if since >= INTERVAL && !has_ended {
+            if is_due {
+                self.tick(ticked.elapsed());
                 ticked = Instant::now();
-                self.tick(since);
-                self.publish(true)?;
+                self.news = None;
+                if self.server.is_watched() {
+                    let news = self.news()?;
+                    self.server.publish(news);
+                }
             }
+            self.answer()?;
             if matches!(&self.input, Input::Live(live) if live.is_gone()) {
                 return Err(CliError::run(format!(
                     "interface {} is gone",
@@ -245,19 +263,49 @@ impl Page {
         points.map(|it| [of(it.frames), of(it.bytes)]).collect()
     }
 
-    fn publish(&self, live: bool) -> Result<(), CliError> {
+    fn take(&mut self, ask: Ask) -> Result<(), CliError> {
+        match ask {
+            // The browser may have gone.
+            Ask::News(waiting) => drop(waiting.send(self.news()?)),
+            Ask::Capture(waiting) => self.waiting.push_back(waiting),
+        }
+        Ok(())
+    }
+
+    /// Gives what is asked for; goes on with a capture.
+    fn answer(&mut self) -> Result<(), CliError> {
+        while let Ok(ask) = self.asked.try_recv() {
+            self.take(ask)?;
+        }
+        if self.making.is_none()
+            && let Some(waiting) = self.waiting.pop_front()
+        {
+            self.making = Making::begin(&self.session, waiting);
+        }
+        let making = self.making.take();
+        self.making = making.and_then(|making| making.slice(&self.session));
+        Ok(())
+    }
+
+    /// The news of now, or of a moment ago.
+    fn news(&mut self) -> Result<Arc<str>, CliError> {
+        if let Some((made, news)) = &self.news
+            && made.elapsed() < NEWS_AGE_MAX
+        {
+            return Ok(Arc::clone(news));
+        }
         let state = report::json(&self.session, ROWS_MAX).map_err(CliError::run)?;
         let state = RawValue::from_string(state).map_err(CliError::run)?;
         let (source, filter) = (self.input.name(), self.input.filter());
         let news = News {
             source: &source,
             filter,
-            live,
+            live: !self.has_ended,
             rates: &self.points(),
             state: &state,
         };
-        let news = serde_json::to_string(&news).map_err(CliError::run)?;
-        self.server.publish(news);
-        Ok(())
+        let news: Arc<str> = serde_json::to_string(&news).map_err(CliError::run)?.into();
+        self.news = Some((Instant::now(), Arc::clone(&news)));
+        Ok(news)
     }
 }

@@ -3,8 +3,9 @@
 //! A browser that is not asked by its user sends requests, too: another site's page may make it. So a
 //! request needs the token, which other sites do not know, and a `Host` that is this server's: a name
 //! of another site may lead here (DNS rebinding). Connections, streams and captures are limited; a
-//! slow browser gets the newest news, not all.
+//! slow browser gets the newest news, not all. Nothing is made that nobody asks for.
 
+use super::capture;
 use axum::Router;
 use axum::body::{Body, Bytes};
 use axum::extract::{Request, State};
@@ -43,16 +44,28 @@ const PIECE: usize = 64 << 10;
 /// Interval of signs of life on a stream.
 const KEEP_ALIVE: Duration = Duration::from_secs(15);
 
+/// Why a request may come in vain.
+const IS_BUSY: &str = "the monitor is busy, or has ended";
+
 /// The browser loads nothing from elsewhere, and runs no script but the page's.
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; \
                       img-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 
-/// Who waits for a capture.
-pub(super) type Asked = oneshot::Sender<Result<Vec<u8>, String>>;
+/// What a request needs of the monitor.
+pub(super) enum Ask {
+    /// The news of now.
+    News(oneshot::Sender<Arc<str>>),
+    /// A capture of the frames that are kept.
+    Capture(capture::Waiting),
+}
+
+/// Requests that wait for the monitor, at most.
+pub(super) const ASKS_MAX: usize = 64;
 
 /// The running server; it ends when this is dropped.
 pub(super) struct Server {
     news: Option<watch::Sender<Arc<str>>>,
+    streams: Arc<Semaphore>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -63,28 +76,29 @@ struct Shared {
     cookie: String,
     names: Vec<String>,
     news: watch::Receiver<Arc<str>>,
-    asks: SyncSender<Asked>,
+    asks: SyncSender<Ask>,
     streams: Arc<Semaphore>,
     captures: Arc<Semaphore>,
 }
 
 impl Server {
-    /// Serves on `listener`, also to requests by `names`; asks for captures by `asks`.
+    /// Serves on `listener`, also to requests by `names`; asks the monitor by `asks`.
     pub(super) fn start(
         listener: TcpListener,
         token: &str,
         names: &[String],
-        asks: SyncSender<Asked>,
+        asks: SyncSender<Ask>,
     ) -> io::Result<Server> {
         listener.set_nonblocking(true)?;
         let (news, shown) = watch::channel(Arc::from("{}"));
+        let streams = Arc::new(Semaphore::new(STREAMS_MAX));
         let shared = Arc::new(Shared {
             token: token.to_owned(),
             cookie: format!("weir-{}", listener.local_addr()?.port()),
             names: names.iter().map(|name| name.to_lowercase()).collect(),
             news: shown,
             asks,
-            streams: Arc::new(Semaphore::new(STREAMS_MAX)),
+            streams: Arc::clone(&streams),
             captures: Arc::new(Semaphore::new(CAPTURES_MAX)),
         });
         let runtime = tokio::runtime::Builder::new_current_thread()
@@ -95,14 +109,20 @@ impl Server {
         let thread = thread.spawn(move || runtime.block_on(serve(listener, shared)))?;
         Ok(Server {
             news: Some(news),
+            streams,
             thread: Some(thread),
         })
     }
 
-    /// Shows this from now on.
-    pub(super) fn publish(&self, news: String) {
+    /// Whether a browser waits for news.
+    pub(super) fn is_watched(&self) -> bool {
+        self.streams.available_permits() < STREAMS_MAX
+    }
+
+    /// Sends this to who waits for news.
+    pub(super) fn publish(&self, news: Arc<str>) {
         if let Some(shown) = &self.news {
-            shown.send_replace(Arc::from(news));
+            shown.send_replace(news);
         }
     }
 }
@@ -160,17 +180,14 @@ async fn ended(news: &mut watch::Receiver<Arc<str>>) {
 
 fn router(shared: Arc<Shared>) -> Router {
     Router::new()
-        .route(
-            "/",
-            get(|| page("text/html", include_str!("page/page.html"))),
-        )
+        .route("/", get(page))
         .route(
             "/page.css",
-            get(|| page("text/css", include_str!("page/page.css"))),
+            get(|| file("text/css", include_str!("page/page.css"))),
         )
         .route(
             "/page.js",
-            get(|| page("text/javascript", include_str!("page/page.js"))),
+            get(|| file("text/javascript", include_str!("page/page.js"))),
         )
         .route("/state.json", get(state))
         .route("/events", get(events))
@@ -179,7 +196,21 @@ fn router(shared: Arc<Shared>) -> Router {
         .with_state(shared)
 }
 
-async fn page(kind: &'static str, text: &'static str) -> Response {
+/// The page with the news of now, so that it shows them without asking again.
+async fn page(State(shared): State<Arc<Shared>>) -> Response {
+    let Some(news) = shared.news_now().await else {
+        return busy(IS_BUSY);
+    };
+    // In JSON it is in strings only, and there means the same. Nothing else ends the element.
+    let news = news.replace('<', "\\u003c");
+    file(
+        "text/html",
+        include_str!("page/page.html").replace("FIRST_NEWS", &news),
+    )
+    .await
+}
+
+async fn file(kind: &'static str, text: impl IntoResponse) -> Response {
     let kind = format!("{kind}; charset=utf-8");
     ([(header::CONTENT_TYPE, kind)], text).into_response()
 }
@@ -203,6 +234,13 @@ async fn guard(State(shared): State<Arc<Shared>>, request: Request, next: Next) 
 }
 
 impl Shared {
+    /// Asks the monitor for its news; `None` if too many do, or it has ended.
+    async fn news_now(&self) -> Option<Arc<str>> {
+        let (asked, made) = oneshot::channel();
+        self.asks.try_send(Ask::News(asked)).ok()?;
+        made.await.ok()
+    }
+
     fn refusal(&self, request: &Request) -> Option<Response> {
         let said = |status, text: &str| Some((status, format!("{text}\n")).into_response());
         if !matches!(*request.method(), Method::GET | Method::HEAD) {
@@ -279,8 +317,14 @@ fn token_of(uri: &Uri) -> Option<&str> {
 }
 
 async fn state(State(shared): State<Arc<Shared>>) -> Response {
-    let news = shared.news.borrow().to_string();
-    ([(header::CONTENT_TYPE, "application/json")], news).into_response()
+    match shared.news_now().await {
+        Some(news) => (
+            [(header::CONTENT_TYPE, "application/json")],
+            news.to_string(),
+        )
+            .into_response(),
+        None => busy(IS_BUSY),
+    }
 }
 
 async fn events(State(shared): State<Arc<Shared>>) -> Response {
@@ -288,22 +332,32 @@ async fn events(State(shared): State<Arc<Shared>>) -> Response {
         return busy("there are 32 streams of events already");
     };
     let mut news = shared.news.clone();
-    news.mark_changed();
+    news.mark_unchanged();
+    let Some(first) = shared.news_now().await else {
+        return busy(IS_BUSY);
+    };
     let keep_alive = KeepAlive::new().interval(KEEP_ALIVE);
-    Sse::new(stream_of(news, permit))
+    Sse::new(stream_of(first, news, permit))
         .keep_alive(keep_alive)
         .into_response()
 }
 
-/// The news as they come; it ends with the server.
+/// These news, and more as they come; it ends with the server.
 fn stream_of(
+    first: Arc<str>,
     news: watch::Receiver<Arc<str>>,
     permit: OwnedSemaphorePermit,
 ) -> impl Stream<Item = Result<Event, Infallible>> {
-    stream::unfold((news, permit), |(mut news, permit)| async move {
-        news.changed().await.ok()?;
-        let text = news.borrow_and_update().to_string();
-        Some((Ok(Event::default().data(text)), (news, permit)))
+    let state = (Some(first), news, permit);
+    stream::unfold(state, |(first, mut news, permit)| async move {
+        let text = match first {
+            Some(text) => text,
+            None => {
+                news.changed().await.ok()?;
+                Arc::clone(&news.borrow_and_update())
+            }
+        };
+        Some((Ok(Event::default().data(text)), (None, news, permit)))
     })
 }
 
@@ -312,8 +366,8 @@ async fn capture(State(shared): State<Arc<Shared>>) -> Response {
         return busy("two captures are being downloaded already");
     };
     let (asked, made) = oneshot::channel();
-    if shared.asks.try_send(asked).is_err() {
-        return busy("another capture is being made");
+    if shared.asks.try_send(Ask::Capture(asked)).is_err() {
+        return busy(IS_BUSY);
     }
     match made.await {
         Ok(Ok(bytes)) => {

@@ -1,17 +1,29 @@
-use super::server::Server;
+use super::server::{ASKS_MAX, Ask, Server};
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::sync::Arc;
 use std::sync::mpsc::sync_channel;
 use std::time::Duration;
 
 const TOKEN: &str = "0123456789abcdef";
 
-fn server() -> (Server, SocketAddr) {
+/// A server whose monitor has these news.
+fn server(news: &str) -> (Server, SocketAddr) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let at = listener.local_addr().unwrap();
-    let (asks, _) = sync_channel(1);
+    let (asks, asked) = sync_channel(ASKS_MAX);
     let names = ["Monitor.Example".to_owned()];
-    (Server::start(listener, TOKEN, &names, asks).unwrap(), at)
+    let server = Server::start(listener, TOKEN, &names, asks).unwrap();
+    let news: Arc<str> = Arc::from(news);
+    // It ends with the server.
+    std::thread::spawn(move || {
+        for ask in asked {
+            if let Ask::News(waiting) = ask {
+                let _ = waiting.send(Arc::clone(&news));
+            }
+        }
+    });
+    (server, at)
 }
 
 /// The whole answer to a request with these fields.
@@ -38,8 +50,7 @@ fn status(answer: &str) -> u16 {
 
 #[test]
 fn nothing_is_shown_without_the_token() {
-    let (server, at) = server();
-    server.publish("{\"secret\":1}".to_owned());
+    let (_server, at) = server("{\"secret\":1}");
     let host = "Host: localhost\r\n";
     for path in [
         "/",
@@ -70,8 +81,7 @@ fn nothing_is_shown_without_the_token() {
 
 #[test]
 fn the_address_with_the_token_sets_a_cookie_that_shows_the_page() {
-    let (server, at) = server();
-    server.publish("{\"frames\":7}".to_owned());
+    let (_server, at) = server("{\"frames\":7}");
     let host = "Host: 127.0.0.1:1\r\n";
     let answer = ask(at, &format!("GET /?token={TOKEN}"), host);
     assert_eq!(status(&answer), 303, "{answer}");
@@ -106,8 +116,17 @@ fn the_address_with_the_token_sets_a_cookie_that_shows_the_page() {
 }
 
 #[test]
+fn names_in_the_news_end_no_element_of_the_page() {
+    let (_server, at) = server("{\"source\":\"</script><b>\"}");
+    let fields = format!("Host: localhost\r\nAuthorization: Bearer {TOKEN}\r\n");
+    let page = ask(at, "GET /", &fields);
+    let news = "{\"source\":\"\\u003c/script>\\u003cb>\"}";
+    assert!(page.contains(news) && !page.contains("<b>"), "{page}");
+}
+
+#[test]
 fn names_of_other_sites_are_refused() {
-    let (_server, at) = server();
+    let (_server, at) = server("{}");
     let asked = |host: &str| {
         let fields = format!("{host}Authorization: Bearer {TOKEN}\r\n");
         status(&ask(at, "GET /state.json", &fields))
@@ -135,7 +154,8 @@ fn names_of_other_sites_are_refused() {
 
 #[test]
 fn events_come_as_there_are_news_and_streams_are_limited() {
-    let (server, at) = server();
+    let (server, at) = server("{}");
+    assert!(!server.is_watched());
     let open = || {
         let mut stream = TcpStream::connect(at).unwrap();
         stream
@@ -161,7 +181,8 @@ fn events_come_as_there_are_news_and_streams_are_limited() {
     let mut first = open();
     let text = until(&mut first, "data: {}");
     assert!(text.contains("text/event-stream"), "{text}");
-    server.publish("{\"news\":1}".to_owned());
+    assert!(server.is_watched());
+    server.publish(Arc::from("{\"news\":1}"));
     until(&mut first, "data: {\"news\":1}\n");
     let mut all = vec![first];
     for _ in 1..32 {

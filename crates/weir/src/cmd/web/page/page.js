@@ -132,7 +132,7 @@ function show(fresh) {
 
 byId("find").addEventListener("input", () => news && drawTable());
 // At once, without waiting for the stream.
-fetch("state.json").then(answer => answer.json()).then(first => news || show(first)).catch(() => {});
+show(JSON.parse(byId("first").textContent));
 const events = new EventSource("events");
 events.onmessage = event => {
   byId("totals").classList.remove("ended");
