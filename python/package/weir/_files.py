@@ -1,16 +1,16 @@
 """Capture files, with what is easier to say in Python."""
 
 import os
-from types import TracebackType
-from typing import Iterator, Optional, Type, Union
+from typing import Iterator, Optional, Union
 
 from . import _weir
+from ._closing import Closing
 from ._frame import Frame
 
 _Path = Union[str, "os.PathLike[str]"]
 
 
-class CaptureReader(_weir.CaptureReader):
+class CaptureReader(_weir.CaptureReader, Closing):
     """The frames of a capture file: pcap or pcapng, also compressed by gzip or zstd; ``-`` is
     standard input. With a filter, only those that it accepts.
 
@@ -32,32 +32,10 @@ class CaptureReader(_weir.CaptureReader):
                 return
             yield from batch.frames()
 
-    def __enter__(self) -> "CaptureReader":
-        return self
 
-    def __exit__(
-        self,
-        kind: Optional[Type[BaseException]],
-        value: Optional[BaseException],
-        trace: Optional[TracebackType],
-    ) -> None:
-        self.close()
-
-
-class CaptureWriter(_weir.CaptureWriter):
+class CaptureWriter(_weir.CaptureWriter, Closing):
     """Writes a capture file: pcap if the name ends so or ``format="pcap"``, else pcapng. An existing
     file is replaced.
 
     The file is whole after :meth:`close`, which a ``with`` statement calls.
     """
-
-    def __enter__(self) -> "CaptureWriter":
-        return self
-
-    def __exit__(
-        self,
-        kind: Optional[Type[BaseException]],
-        value: Optional[BaseException],
-        trace: Optional[TracebackType],
-    ) -> None:
-        self.close()

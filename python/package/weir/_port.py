@@ -2,10 +2,10 @@
 
 import asyncio
 import os
-from types import TracebackType
-from typing import AsyncIterator, Iterator, NamedTuple, Optional, Type, Union
+from typing import AsyncIterator, Iterator, NamedTuple, Optional, Union
 
 from . import _weir
+from ._closing import Closing
 from ._frame import Frame
 
 # How often an asynchronous wait looks whether the interface is still there.
@@ -27,7 +27,7 @@ class Stats(NamedTuple):
     """Frames that the policy did not let pass."""
 
 
-class Port(_weir.Port):
+class Port(_weir.Port, Closing):
     """A queue of the frames of an interface that a filter accepts.
 
     ``filter`` is a pcap-filter(7) expression; without it, every frame is accepted. ``queue`` is a
@@ -94,14 +94,3 @@ class Port(_weir.Port):
             timer.cancel()
             loop.remove_reader(fd)
         self.check()
-
-    def __enter__(self) -> "Port":
-        return self
-
-    def __exit__(
-        self,
-        kind: Optional[Type[BaseException]],
-        value: Optional[BaseException],
-        trace: Optional[TracebackType],
-    ) -> None:
-        self.close()

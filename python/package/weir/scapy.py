@@ -37,6 +37,14 @@ _options: Dict[str, Any] = {"queue": "8 MiB", "socket": None}
 _before: Dict[str, Any] = {}
 
 
+def _note_sent(x: Any) -> None:
+    try:
+        x.sent_time = time.time()
+    except AttributeError:
+        # Bytes have no such attribute.
+        pass
+
+
 def _filter_text(filter: Optional[str], type: int, nofilter: Any) -> Optional[str]:
     parts = []
     if type != ETH_P_ALL:
@@ -104,10 +112,7 @@ class _Socket(SuperSocket):
 
     def send(self, x: Any) -> int:
         frame = raw(x)
-        try:
-            x.sent_time = time.time()
-        except AttributeError:
-            pass
+        _note_sent(x)
         self.port.send(frame)
         return len(frame)
 
@@ -182,10 +187,7 @@ class L3socket(_Socket):
             )
         socket = self._by_name[name]
         frame = bytes(socket.LL() / x) if socket.port.linktype == 1 else bytes(x)
-        try:
-            x.sent_time = time.time()
-        except AttributeError:
-            pass
+        _note_sent(x)
         socket.port.send(frame)
         return len(frame)
 
