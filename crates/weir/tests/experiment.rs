@@ -231,6 +231,9 @@ fn bridges_and_routers_stand_beside_the_papers() {
     assert_eq!(rows[0]["paper_celeron_kpps"], 92.0, "{json}");
     assert_eq!(rows[1]["paper_latency_us"], 49.0, "{json}");
     assert_eq!(json["paper_calls_us"], 4.5);
+    let added = &json["calls_added_us"];
+    let added = [0, 1, 2].map(|at| added[at].as_f64());
+    assert!(added[0] <= added[1] && added[1] <= added[2], "{json}");
     // The bridge that is measured as NetCounter counts, and knows who sends.
     let counted = &json["net_counter_packets"];
     let of = |key: &str| counted[key].as_u64().unwrap();

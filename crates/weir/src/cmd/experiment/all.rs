@@ -2,6 +2,7 @@
 
 mod page;
 
+use super::nettap;
 use crate::error::{CliError, limited, say};
 use crate::report::{atomic_write, plot};
 use crate::signals::ShutdownSignal;
@@ -141,6 +142,15 @@ struct Outcome {
 
 pub(crate) fn run(args: &Args) -> Result<(), CliError> {
     let stop = ShutdownSignal::watch_hangup_too()?;
+    if let Some(path) = &args.beside {
+        if !args.parts.is_empty() && !args.parts.iter().any(|part| part.name == BESIDE) {
+            return Err(CliError::refused(format!(
+                "--beside is for the part {BESIDE}: give --part {BESIDE}, too, or no --part"
+            )));
+        }
+        // Not after minutes.
+        nettap::Beside::read(path, &nettap::SIZES)?;
+    }
     plot::prepare(Some(&args.out))?;
     let chosen = |part: &&'static Part| args.parts.is_empty() || args.parts.contains(part);
     let todo: Vec<&'static Part> = PARTS.iter().filter(chosen).collect();

@@ -11,11 +11,13 @@ use crate::report::format;
 use crate::report::format::Column::{Left, Right};
 use crate::report::plot::{self, Curve, Frame, draw};
 use crate::signals::ShutdownSignal;
-use beside::{Beside, Comparison};
+pub(super) use beside::Beside;
+use beside::Comparison;
 use net_counter::{Counted, NetCounter};
 use serde::Serialize;
 use std::io::Write;
 use std::path::{Path, PathBuf};
+use weir_lab::results::Figures;
 
 /// Bridge and route frames of all sizes, beside the kernel and its interfaces
 ///
@@ -60,7 +62,7 @@ impl Args {
     fn sizes(&self) -> &[usize] {
         match (&self.sizes[..], self.quick) {
             ([], true) => &[64, 1518],
-            ([], false) => &[64, 512, 1518],
+            ([], false) => &SIZES,
             (sizes, _) => sizes,
         }
     }
@@ -70,6 +72,9 @@ impl Args {
         self.duration.unwrap_or(by_default)
     }
 }
+
+/// Sizes of frames in bytes, by default.
+pub(super) const SIZES: [usize; 3] = [64, 512, 1518];
 
 /// A measured candidate: its counterpart in the paper, and the way to run it.
 struct Candidate {
@@ -166,20 +171,19 @@ const ALL: [Candidate; 8] = [
     ),
 ];
 
-/// A bridge that never sleeps, and the same with a call before and after each
-/// frame, at a rate that both bear.
-const BY_CALLS: [&str; 10] = [
-    "--dut",
+/// A bridge that never sleeps, and the same with a call before and after each frame.
+const CALLS: [&str; 2] = [
     "weir bridge {a} {b} --spin-us 1000000",
-    "--dut",
     "weir bridge {a} {b} --spin-us 1000000 --calls-each",
-    "--sizes",
-    "64",
-    "--tests",
-    "latency",
-    "--latency-rate",
-    "50000",
 ];
+/// How many of both are measured, at a rate that both bear. Their order changes from pair to pair,
+/// since the machine may become slower or faster meanwhile.
+const CALL_PAIRS: usize = 6;
+
+/// The bridges in the order of their measurement, as indices of [`CALLS`].
+fn calls_order() -> impl Iterator<Item = [usize; 2]> {
+    (0..CALL_PAIRS).map(|pair| [pair % 2, 1 - pair % 2])
+}
 
 /// The results of a candidate.
 #[derive(Serialize, Debug)]
@@ -204,13 +208,17 @@ struct Point {
 impl Row {
     fn new(index: usize, contestant: &Candidate, report: &Report) -> Row {
         let mine = report.results.iter().filter(|found| found.index == index);
+        Row::of(contestant, mine.map(Point::new).collect())
+    }
+
+    fn of(contestant: &Candidate, points: Vec<Point>) -> Row {
         Row {
             name: contestant.ours,
             paper: contestant.paper,
             paper_celeron_kpps: contestant.kpps[0],
             paper_pentium_kpps: contestant.kpps[1],
             paper_latency_us: contestant.latency_us,
-            points: mine.map(Point::new).collect(),
+            points,
         }
     }
 
@@ -233,7 +241,11 @@ impl Point {
 pub(crate) fn run(args: &Args) -> Result<(), CliError> {
     plot::prepare(args.svg.as_deref())?;
     let stop = ShutdownSignal::watch_hangup_too()?;
-    let other = args.beside.as_deref().map(Beside::read).transpose()?;
+    let other = args
+        .beside
+        .as_deref()
+        .map(|path| Beside::read(path, args.sizes()));
+    let other = other.transpose()?;
     let (sizes, duration) = (listed(args.sizes()), args.duration().to_string());
     let confirm = (args.duration() * 4.0).to_string();
     let times = [
@@ -269,7 +281,12 @@ pub(crate) fn run(args: &Args) -> Result<(), CliError> {
     let by_calls = if stop.is_requested() {
         None
     } else {
-        calls(&measured(&[&BY_CALLS[..], &times].concat(), &stop)?)
+        let bridges = calls_order().flatten();
+        let mut line: Vec<&str> = bridges.flat_map(|which| ["--dut", CALLS[which]]).collect();
+        line.extend(["--sizes", "64", "--tests", "latency"]);
+        line.extend(["--latency-rate", "50000"]);
+        line.extend(&times);
+        calls(&measured(&line, &stop)?)
     };
     if stop.is_requested() {
         return Err(CliError::Stopped(stop.signal()));
@@ -277,21 +294,14 @@ pub(crate) fn run(args: &Args) -> Result<(), CliError> {
     if let Some(folder) = &args.svg {
         figures(folder, &rows, other.as_ref())?;
     }
-    let comparison = other.map(|other| {
-        other.compare(args.sizes(), &rows).ok_or_else(|| {
-            CliError::refused(format!(
-                "--beside: that machine has no rate of frames of {} bytes: measure both with the \
-                 same --sizes",
-                listed(args.sizes())
-            ))
-        })
-    });
+    let comparison = other.and_then(|other| other.compare(args.sizes(), &rows));
     let found = Found {
         rows,
-        calls_us: by_calls,
+        calls_us: by_calls.as_ref().map(|calls| calls.medians_us),
+        calls_added_us: by_calls.as_ref().map(|calls| calls.added_us),
         paper_calls_us: PAPER_CALLS_US,
         net_counter_packets: counter.counted()?,
-        beside: comparison.transpose()?,
+        beside: comparison,
     };
     let text = if args.json {
         serde_json::to_string(&found).map_err(CliError::run)?
@@ -306,13 +316,41 @@ fn listed(sizes: &[usize]) -> String {
     sizes.join(",")
 }
 
-/// The medians without and with a call for each frame, in µs.
-fn calls(report: &Report) -> Option<[f64; 2]> {
-    let median = |index| {
+/// The latency of a bridge without and with a call before and after each frame.
+#[derive(Debug)]
+struct Calls {
+    /// Medians without and with calls, in µs.
+    medians_us: [f64; 2],
+    /// What calls add in each pair, in µs: the least, the median, the most.
+    added_us: [f64; 3],
+}
+
+impl Calls {
+    /// Of the pairs' latencies in µs; `None` if there are none.
+    fn of(pairs: &[[f64; 2]]) -> Option<Calls> {
+        let all = |which: usize| Figures::of(pairs.iter().map(|pair| pair[which]));
+        let added = Figures::of(pairs.iter().map(|[without, with]| with - without))?;
+        Some(Calls {
+            medians_us: [all(0)?.median(), all(1)?.median()],
+            added_us: [added.min(), added.median(), added.max()],
+        })
+    }
+}
+
+/// What was measured in the order of [`calls_order`]; `None` if something of it was not.
+fn calls(report: &Report) -> Option<Calls> {
+    let latency = |index| {
         let found = report.results.iter().find(|found| found.index == index)?;
         Some(found.median_ns()? as f64 / 1e3)
     };
-    Some([median(0)?, median(1)?])
+    let pairs = calls_order().enumerate().map(|(number, order)| {
+        let mut pair = [0.0; 2];
+        for (place, which) in order.into_iter().enumerate() {
+            pair[which] = latency(2 * number + place)?;
+        }
+        Some(pair)
+    });
+    Calls::of(&pairs.collect::<Option<Vec<_>>>()?)
 }
 
 /// All that is reported; the form of `--json`.
@@ -321,6 +359,8 @@ struct Found {
     rows: Vec<Row>,
     /// Medians without and with a call for each frame; the paper: 4.5 more.
     calls_us: Option<[f64; 2]>,
+    /// What the call adds in pairs of measurements: the least, the median, the most.
+    calls_added_us: Option<[f64; 3]>,
     paper_calls_us: f64,
     /// What the bridge that counts has recorded.
     net_counter_packets: Counted,
@@ -339,13 +379,13 @@ fn table(sizes: &[usize], found: &Found) -> String {
     let figure_6 = by_size(sizes, rows, |point| {
         Some(format!("{:.2}", point.latency_us?))
     });
-    let calls = match found.calls_us {
-        Some([without, with]) => format!(
-            "A call before and after each frame: the paper +{PAPER_CALLS_US} µs; ours {:+.2} µs \
-             ({without:.2}, {with:.2}), at 50,000 frames/s, 64 B",
-            with - without
+    let calls = match (found.calls_us, found.calls_added_us) {
+        (Some([without, with]), Some([least, added, most])) => format!(
+            "A call before and after each frame: the paper +{PAPER_CALLS_US} µs; ours {added:+.2} µs, \
+             {least:+.2} to {most:+.2} in {CALL_PAIRS} pairs ({without:.2}, {with:.2}), at 50,000 \
+             frames/s, 64 B"
         ),
-        None => "A call before and after each frame: not measured".into(),
+        _ => "A call before and after each frame: not measured".into(),
     };
     let faults = rows.iter().flat_map(|row| {
         let all = row.points.iter();
@@ -494,27 +534,21 @@ mod tests {
 
     /// Rows as they would be measured: one figure that there is, one that there
     /// is not.
-    fn found(calls_us: Option<[f64; 2]>) -> Found {
+    fn found(calls: Option<Calls>) -> Found {
         let point = |frames_per_second, latency_us, faults: &[&str]| Point {
             size: 64,
             frames_per_second,
             latency_us,
             faults: faults.iter().map(|fault| (*fault).to_owned()).collect(),
         };
-        let row = |contestant: &Candidate, point| Row {
-            name: contestant.ours,
-            paper: contestant.paper,
-            paper_celeron_kpps: contestant.kpps[0],
-            paper_pentium_kpps: contestant.kpps[1],
-            paper_latency_us: contestant.latency_us,
-            points: vec![point],
-        };
+        let row = |contestant: &Candidate, point| Row::of(contestant, vec![point]);
         Found {
             rows: vec![
                 row(&ALL[0], point(Some(863_200.0), Some(4.4), &[])),
                 row(&ALL[5], point(None, None, &["no libpcap"])),
             ],
-            calls_us,
+            calls_us: calls.as_ref().map(|calls| calls.medians_us),
+            calls_added_us: calls.as_ref().map(|calls| calls.added_us),
             paper_calls_us: PAPER_CALLS_US,
             net_counter_packets: Counted {
                 attributed: 1_234_567,
@@ -526,7 +560,8 @@ mod tests {
 
     #[test]
     fn the_table_has_the_papers_figures_and_ours() {
-        let text = table(&[64], &found(Some([3.1, 5.35])));
+        let pairs = [[3.1, 5.35], [3.0, 4.0], [3.2, 6.2]];
+        let text = table(&[64], &found(Calls::of(&pairs)));
         let line = |begins: &str| {
             let found = text.lines().find(|line| line.starts_with(begins));
             let words = found.unwrap_or_else(|| panic!("{begins}: {text}"));
@@ -541,7 +576,7 @@ mod tests {
         let lacking = "not in our copy not in our copy 48 libpcap-bridge none none";
         assert_eq!(line("BPF bridging"), format!("BPF bridging {lacking}"));
         assert!(
-            text.contains("the paper +4.5 µs; ours +2.25 µs (3.10, 5.35)"),
+            text.contains("ours +2.25 µs, +1.00 to +3.00 in 6 pairs (3.10, 5.35)"),
             "{text}"
         );
         assert!(
@@ -562,5 +597,8 @@ mod tests {
         assert!(json["rows"][1]["points"][0]["latency_us"].is_null());
         assert!(json["rows"][1]["paper_celeron_kpps"].is_null());
         assert!(json["calls_us"].is_null());
+        let json = serde_json::to_value(found(Calls::of(&[[3.0, 4.0]]))).unwrap();
+        assert_eq!(json["calls_us"][1], 4.0);
+        assert_eq!(json["calls_added_us"][0], 1.0);
     }
 }

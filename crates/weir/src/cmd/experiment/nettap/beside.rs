@@ -1,6 +1,6 @@
 //! Figure 7: the same on another machine, from the JSON that it printed.
 
-use super::Row;
+use super::{ALL, Row, listed};
 use crate::error::CliError;
 use crate::report::format;
 use crate::report::format::Column::{Left, Right};
@@ -15,7 +15,7 @@ const FILE_LEN_MAX: u64 = 1 << 20;
 
 /// What the other machine measured.
 #[derive(Deserialize, Debug)]
-pub(super) struct Beside {
+pub(in crate::cmd::experiment) struct Beside {
     rows: Vec<OtherRow>,
 }
 
@@ -49,7 +49,11 @@ struct Compared {
 }
 
 impl Beside {
-    pub(super) fn read(path: &Path) -> Result<Beside, CliError> {
+    /// Reads the file; it must have rates of frames of one of these sizes.
+    pub(in crate::cmd::experiment) fn read(
+        path: &Path,
+        sizes: &[usize],
+    ) -> Result<Beside, CliError> {
         let name = path.display();
         let mut text = String::new();
         let read =
@@ -61,26 +65,36 @@ impl Beside {
                  nettap --json` prints on the other machine"
             )));
         }
-        serde_json::from_str(&text).map_err(|error| {
+        let other: Beside = serde_json::from_str(&text).map_err(|error| {
             CliError::refused(format!(
                 "--beside: {name} is not what `weir experiment nettap --json` prints: {error}"
             ))
-        })
+        })?;
+        let has = |size: &usize| ALL.iter().any(|one| other.rate(one.ours, *size).is_some());
+        if !sizes.iter().any(has) {
+            return Err(CliError::refused(format!(
+                "--beside: {name} has no rate of frames of {} bytes: measure on both machines with \
+                 the same --sizes",
+                listed(sizes)
+            )));
+        }
+        Ok(other)
     }
 
-    /// Compares at the first of these sizes that the other machine has, too.
+    fn rate(&self, name: &str, size: usize) -> Option<f64> {
+        let row = self.rows.iter().find(|row| row.name == name)?;
+        let point = row.points.iter().find(|point| point.size == size)?;
+        point.frames_per_second
+    }
+
+    /// Compares at the first of these sizes that both machines have rates of.
     pub(super) fn compare(&self, sizes: &[usize], rows: &[Row]) -> Option<Comparison> {
-        let there = |name: &str, size| {
-            let row = self.rows.iter().find(|row| row.name == name)?;
-            let point = row.points.iter().find(|point| point.size == size)?;
-            point.frames_per_second
-        };
         let compared = |size| -> Vec<Compared> {
             let both = rows.iter().filter_map(|row| {
                 Some(Compared {
                     name: row.name,
                     here: row.at(size)?.frames_per_second?,
-                    there: there(row.name, size)?,
+                    there: self.rate(row.name, size)?,
                 })
             });
             both.collect()
@@ -158,7 +172,50 @@ impl Comparison {
 
 #[cfg(test)]
 mod tests {
+    use super::super::Point;
     use super::*;
+
+    /// Our rows with one rate, of one size.
+    fn rows(rates: &[(usize, f64)], size: usize) -> Vec<Row> {
+        let row = |&(index, rate): &(usize, f64)| {
+            let point = Point {
+                size,
+                frames_per_second: Some(rate),
+                latency_us: None,
+                faults: Vec::new(),
+            };
+            Row::of(&ALL[index], vec![point])
+        };
+        rates.iter().map(row).collect()
+    }
+
+    /// What the other machine would print.
+    fn other(rows: &[Row]) -> Beside {
+        let text = serde_json::json!({ "rows": rows }).to_string();
+        serde_json::from_str(&text).unwrap()
+    }
+
+    #[test]
+    fn two_machines_stand_side_by_side() {
+        let here = rows(&[(0, 900_000.0), (4, 300_000.0), (5, 200_000.0)], 64);
+        let there = other(&rows(&[(0, 450_000.0), (5, 600_000.0)], 64));
+        let comparison = there.compare(&[128, 64], &here).unwrap();
+        assert_eq!(comparison.size, 64);
+        let text = comparison.text();
+        let line = |begins: &str| {
+            let line = text.lines().find(|line| line.starts_with(begins));
+            let words = line.unwrap_or_else(|| panic!("{begins}: {text}"));
+            words.split_whitespace().collect::<Vec<_>>().join(" ")
+        };
+        assert_eq!(line("weir bridge"), "weir bridge 900 450 0.50");
+        assert_eq!(line("libpcap-bridge"), "libpcap-bridge 200 600 3.00");
+        assert!(!text.contains("linux-routing"), "{text}");
+        let said = "Not here: weir bridge and libpcap-bridge change places.";
+        assert!(text.ends_with(said), "{text}");
+        let same = other(&here).compare(&[64], &here).unwrap();
+        assert!(same.text().ends_with("Here, too."), "{}", same.text());
+        assert!(there.compare(&[128], &here).is_none());
+    }
 
     fn compared(name: &'static str, here: f64, there: f64) -> Compared {
         Compared { name, here, there }
@@ -176,18 +233,25 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_is_none_is_named() {
+    fn a_file_without_rates_of_these_sizes_is_named() {
         let path = std::env::temp_dir().join(format!("weir-beside-{}", std::process::id()));
-        std::fs::write(&path, "[]").unwrap();
-        let error = Beside::read(&path).unwrap_err().to_string();
-        std::fs::remove_file(&path).unwrap();
+        let read = |text: &str, sizes: &[usize]| {
+            std::fs::write(&path, text).unwrap();
+            let read = Beside::read(&path, sizes).map_err(|error| error.to_string());
+            std::fs::remove_file(&path).unwrap();
+            read.map(|_| ())
+        };
+        let error = read("[]", &[64]).unwrap_err();
         assert!(
             error.contains("weir-beside") && error.contains("--json"),
             "{error}"
         );
-        let error = Beside::read(Path::new("/nonexistent"))
-            .unwrap_err()
-            .to_string();
+        let there = serde_json::json!({ "rows": rows(&[(0, 450_000.0)], 64) }).to_string();
+        assert_eq!(read(&there, &[64, 512]), Ok(()));
+        let error = read(&there, &[128, 512]).unwrap_err();
+        assert!(error.contains("128,512 bytes"), "{error}");
+        let error = Beside::read(Path::new("/nonexistent"), &[64]).unwrap_err();
+        let error = error.to_string();
         assert!(error.contains("/nonexistent"), "{error}");
     }
 }
