@@ -24,6 +24,11 @@ pub fn entered(time_s: f64) -> f64 {
     1.0 - (-RATE_PER_S * time_s).exp()
 }
 
+/// Equation 4: the density of think times, a second.
+pub fn density(time_s: f64) -> f64 {
+    RATE_PER_S * (-RATE_PER_S * time_s).exp()
+}
+
 /// Equation 3, figure 4: how many of the others enter a transaction within a
 /// time, in seconds.
 pub fn preceding(users: f64, time_s: f64) -> f64 {

@@ -15,10 +15,12 @@
 //! - [`stated`]: the values that the paper states.
 
 pub mod analysis;
+mod equations;
 mod paper_values;
 mod simulate;
 mod traffic;
 
+pub use equations::{Equation, Unit, equations};
 pub use paper_values::{Stated, stated};
 pub use simulate::{Measured, Method, simulate};
 pub use traffic::Workload;

@@ -14,7 +14,7 @@ pub struct Stated {
     pub section: &'static str,
 }
 
-fn is(settings: &Settings, users: u32, response_s: f64) -> bool {
+pub(super) fn is(settings: &Settings, users: u32, response_s: f64) -> bool {
     settings.users == users && (settings.response_s - response_s).abs() < 1e-9
 }
 

@@ -9,7 +9,8 @@ use serde::Serialize;
 use std::num::NonZeroU32;
 use std::path::PathBuf;
 use weir_experiments::tpca::{
-    Algorithm, Cost, Measured, Method, Settings, Stated, Workload, analysis, simulate, stated,
+    Algorithm, Cost, Equation, Measured, Method, Settings, Stated, Unit, Workload, analysis,
+    equations, simulate, stated,
 };
 
 /// Count the PCBs that look-ups examine under TPC/A
@@ -118,7 +119,7 @@ pub(crate) fn run(args: &Args) -> Result<(), CliError> {
         });
         plot::figures(folder, &settings, &measured.collect::<Vec<_>>())?;
     }
-    stdout::report(args.json, &json(args, &rows), || {
+    stdout::report(args.json, &json(args, &settings, &rows), || {
         table(args, &settings, &rows)
     })
 }
@@ -173,8 +174,9 @@ fn table(args: &Args, settings: &Settings, rows: &[Row]) -> String {
     let (n, h) = (f64::from(settings.users), f64::from(settings.chains.get()));
     let printed = analysis::sequent_as_printed(n, h, settings.response_s);
     let corrected = analysis::sequent_corrected(n, h, settings.response_s);
+    let equations = equation_table(&equations(settings));
     format!(
-        "PCBs examined a look-up: {} users, {} chains, response {} s, seed {}\n\n{table}\n\n\
+        "PCBs examined a look-up: {} users, {} chains, response {} s, seed {}\n\n{table}\n\n{equations}\n\n\
          Equation 11 as printed gives {}; with (N/H)^2 for N^2/H it gives {}.",
         format::grouped(settings.users.into()),
         settings.chains,
@@ -183,6 +185,34 @@ fn table(args: &Args, settings: &Settings, rows: &[Row]) -> String {
         number(printed),
         number(corrected),
     )
+}
+
+fn equation_table(equations: &[Equation]) -> String {
+    let columns = [
+        Right("equation"),
+        Left("section"),
+        Left("gives"),
+        Right("paper"),
+        Right("ours"),
+    ];
+    let cells = equations.iter().map(|equation| {
+        let value = match equation.unit {
+            Unit::Pcbs | Unit::Users => number(equation.value),
+            Unit::Probability => format!("{:.2} %", equation.value * 100.0),
+            Unit::PerSecond => format!("{:.4}/s", equation.value),
+        };
+        let stated = equation
+            .stated
+            .map_or(NOT_IN_OUR_COPY, |stated| stated.text);
+        vec![
+            equation.number.to_string(),
+            equation.section.to_owned(),
+            equation.what.to_owned(),
+            stated.to_owned(),
+            value,
+        ]
+    });
+    format::table(&columns, cells)
 }
 
 #[derive(Serialize)]
@@ -227,6 +257,25 @@ struct JsonRow {
     measured: Option<JsonMeasured>,
 }
 
+impl JsonStated {
+    fn new(stated: Stated) -> JsonStated {
+        JsonStated {
+            text: stated.text,
+            value: stated.value,
+            section: stated.section,
+        }
+    }
+}
+
+#[derive(Serialize)]
+struct JsonEquation {
+    equation: u8,
+    section: &'static str,
+    gives: &'static str,
+    paper: Option<JsonStated>,
+    value: f64,
+}
+
 #[derive(Serialize)]
 struct Json {
     users: u32,
@@ -235,9 +284,12 @@ struct Json {
     seed: u64,
     workload: Load,
     algorithms: Vec<JsonRow>,
+    equations: Vec<JsonEquation>,
+    /// Equation 11 with the N²/H that is printed.
+    equation_11_as_printed: f64,
 }
 
-fn json(args: &Args, rows: &[Row]) -> Json {
+fn json(args: &Args, settings: &Settings, rows: &[Row]) -> Json {
     let measured = |measured: &Measured, segments: Option<f64>| JsonMeasured {
         cost: JsonCost::new(&measured.cost),
         hits: measured.hits,
@@ -246,15 +298,18 @@ fn json(args: &Args, rows: &[Row]) -> Json {
     };
     let row = |row: &Row| JsonRow {
         name: row.algorithm.name(),
-        paper: row.stated.map(|stated| JsonStated {
-            text: stated.text,
-            value: stated.value,
-            section: stated.section,
-        }),
+        paper: row.stated.map(JsonStated::new),
         analytic: JsonCost::new(&row.analytic),
         model: row.model.as_ref().map(|model| measured(model, Some(2.0))),
         measured: (row.users.as_ref())
             .map(|users| measured(users, args.workload.segments_a_transaction())),
+    };
+    let equation = |equation: Equation| JsonEquation {
+        equation: equation.number,
+        section: equation.section,
+        gives: equation.what,
+        paper: equation.stated.map(JsonStated::new),
+        value: equation.value,
     };
     Json {
         users: args.users,
@@ -263,5 +318,11 @@ fn json(args: &Args, rows: &[Row]) -> Json {
         seed: args.seed,
         workload: args.workload,
         algorithms: rows.iter().map(row).collect(),
+        equations: equations(settings).into_iter().map(equation).collect(),
+        equation_11_as_printed: analysis::sequent_as_printed(
+            f64::from(settings.users),
+            f64::from(settings.chains.get()),
+            settings.response_s,
+        ),
     }
 }
