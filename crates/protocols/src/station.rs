@@ -72,8 +72,11 @@ impl Station {
         ether_type: EtherType,
         filter: &str,
     ) -> Result<Station, StationError> {
-        let filter = of_type(ether_type, filter);
-        let mut builder = Port::on(interface).filter(&filter)?.queue(QUEUE).send(true);
+        let of_type = format!("{} and ({filter})", type_filter(ether_type));
+        let mut builder = Port::on(interface)
+            .filter(&of_type)?
+            .queue(QUEUE)
+            .send(true);
         if let Some(socket) = broker {
             builder = builder.broker(socket);
         }
@@ -87,7 +90,7 @@ impl Station {
             IpAddr::V4(ip) => Some(*ip),
             IpAddr::V6(_) => None,
         });
-        Ok(Station {
+        let mut station = Station {
             port,
             interface: interface.to_owned(),
             address,
@@ -96,7 +99,9 @@ impl Station {
             frames: Vec::new(),
             count: 0,
             batch: usize::MAX,
-        })
+        };
+        station.set_filter(filter)?;
+        Ok(station)
     }
 
     /// The station's address.
@@ -109,12 +114,14 @@ impl Station {
         self.ip
     }
 
-    /// Replaces the filter.
+    /// Replaces the filter. A port sees what its interface sends, too: what this station sends is
+    /// left out in the kernel, where it costs no copy into the queue.
     ///
     /// # Errors
     /// If it is refused.
     pub fn set_filter(&mut self, filter: &str) -> Result<(), StationError> {
-        let filter = of_type(self.ether_type, filter);
+        let (ether_type, address) = (type_filter(self.ether_type), self.address);
+        let filter = format!("{ether_type} and not ether src {address} and ({filter})");
         Ok(self.port.set_filter(&filter)?)
     }
 
@@ -180,8 +187,7 @@ impl Station {
     }
 
     /// Gives `take` the source and the payload of each frame that arrives within
-    /// `timeout`, and of those that are queued with it. Frames of this station
-    /// itself are skipped.
+    /// `timeout`, and of those that are queued with it.
     ///
     /// # Errors
     /// If the ring is damaged.
@@ -194,9 +200,7 @@ impl Station {
             .port
             .recv_at_most(self.batch, Timeout::after(timeout))?;
         for frame in frames {
-            if let Ok(frame) = ethernet::Frame::new(frame.bytes())
-                && frame.src() != self.address
-            {
+            if let Ok(frame) = ethernet::Frame::new(frame.bytes()) {
                 take(frame.src(), frame.payload());
             }
         }
@@ -236,6 +240,6 @@ impl Station {
 
 /// The filter of an EtherType's frames. That of Pup is below 1,536: `ether proto`
 /// would take it for a length.
-fn of_type(ether_type: EtherType, filter: &str) -> String {
-    format!("ether[12:2] = {:#06x} and ({filter})", ether_type.0)
+fn type_filter(ether_type: EtherType) -> String {
+    format!("ether[12:2] = {:#06x}", ether_type.0)
 }
