@@ -155,14 +155,14 @@ impl Plain<'_> {
             let came = self
                 .input
                 .take_in(&mut self.session, left.min(Duration::from_millis(50)))?;
-            if came == Came::End || self.is_gone() {
-                break;
-            }
             if let Some(fresh) = watcher.as_ref().and_then(Watcher::fresh) {
                 self.session.take_facts(fresh);
             }
             if let Some(news) = self.session.news.take() {
                 crate::error::say(&format!("weir: {news}"));
+            }
+            if came == Came::End || self.is_gone() {
+                break;
             }
             let since = ticked.elapsed();
             if since >= Duration::from_secs(1) {
