@@ -1,6 +1,6 @@
 //! `weir experiment` as a script uses it.
 
-use serde_json::Value;
+use serde_json::{Value, json};
 use std::process::Output;
 use weir_lab::command::Command;
 use weir_lab::testenv;
@@ -278,19 +278,64 @@ fn protocols_are_measured_beside_the_kernels() {
 #[test]
 fn all_goes_on_where_it_was() {
     let folder = std::env::temp_dir().join(format!("weir-all-{}", std::process::id()));
-    std::fs::create_dir_all(&folder).unwrap();
-    std::fs::write(folder.join("tpca.json"), "{\"seed\": 77}").unwrap();
+    std::fs::create_dir_all(folder.join("runs")).unwrap();
+    // What runs have printed; the third of three is lacking.
+    let printed = |part: &str, number: u8, json: &Value| {
+        let path = folder.join(format!("runs/{part}-{number}.json"));
+        std::fs::write(path, json.to_string()).unwrap();
+    };
+    printed("tpca", 1, &json!({"seed": 77}));
+    for (number, time) in [(1, 3.0), (2, 5.0)] {
+        let row = json!({"what": "UDP", "paper": null, "now": time});
+        printed("vmtp", number, &json!({ "rows": [row] }));
+    }
     let path = folder.to_str().unwrap();
-    let run = experiment(&["all", "--out", path, "--part", "tpca"]);
-    assert!(run.status.success(), "{run:?}");
+    let all = |options: &[&str]| {
+        let run = experiment(&[&["all", "--out", path, "--runs", "2"], options].concat());
+        assert!(run.status.success(), "{run:?}");
+        run
+    };
+    let parts = ["--part", "tpca", "--part", "vmtp"];
+    let run = all(&parts);
     let said = String::from_utf8_lossy(&run.stderr).into_owned();
-    assert!(said.contains("1 of 1: tpca: is there already"), "{said}");
+    assert!(!said.contains("run 1"), "nothing is measured: {said}");
     let page = std::fs::read_to_string(folder.join("index.html")).unwrap();
+    for piece in [
+        "<th>seed</th><td class=\"number\">77</td>",
+        // 4 ± 12.706 · √2 · √(3/2), and no time below zero.
+        "<td class=\"number\">4.000 (0 to 26.01)</td><td>not in our copy</td>",
+        "not measured",
+    ] {
+        assert!(page.contains(piece), "{piece}: {page}");
+    }
+    // Another run agrees with this one's ranges, or is outside of them.
+    let earlier = folder.join("earlier");
+    std::fs::create_dir(&earlier).unwrap();
+    let against = ["--against", earlier.to_str().unwrap()];
+    let ranges = json!({"rows": [{"now": 30.0}], "ranges": {"/rows/0/now": [29.0, 31.0]}});
+    std::fs::write(earlier.join("vmtp.json"), ranges.to_string()).unwrap();
+    let run = all(&[&parts[..], &against].concat());
+    let text = String::from_utf8(run.stdout).unwrap();
     assert!(
-        page.contains("<th>seed</th><td class=\"number\">77</td>"),
-        "{page}"
+        text.contains("/rows/0/now: 4.000, there 29.00 to 31.00"),
+        "{text}"
     );
-    assert!(page.contains("not measured"), "{page}");
+    let page = std::fs::read_to_string(folder.join("index.html")).unwrap();
+    assert!(page.contains("Agreement with the earlier run"), "{page}");
+    std::fs::remove_file(earlier.join("vmtp.json")).unwrap();
+    for (options, words) in [
+        (against, "there is no result"),
+        (["--beside", "/nonexistent"], "cannot read /nonexistent"),
+    ] {
+        let run = experiment(&[&["all", "--out", path][..], &options].concat());
+        assert_eq!(run.status.code(), Some(2), "{run:?}");
+        let said = String::from_utf8_lossy(&run.stderr).into_owned();
+        assert!(said.contains(words), "{said}");
+    }
+    let beside = ["all", "--out", path, "--part", "tpca", "--beside", "x"];
+    let said = experiment(&beside).stderr;
+    let said = String::from_utf8_lossy(&said).into_owned();
+    assert!(said.contains("give --part nettap"), "{said}");
     std::fs::remove_dir_all(&folder).unwrap();
     let run = experiment(&["all", "--out", path, "--part", "x"]);
     assert_eq!(run.status.code(), Some(2), "{run:?}");

@@ -1,23 +1,27 @@
 //! `weir experiment all`: every experiment in turn, and one page with all results.
 
+mod against;
+mod merge;
 mod page;
 
 use super::nettap;
 use crate::error::{CliError, limited, say};
 use crate::report::{atomic_write, plot};
 use crate::signals::ShutdownSignal;
+use against::Earlier;
 use serde_json::Value;
 use std::fs;
-use std::io::{self, Read};
+use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 /// Run every experiment, and write one HTML page with plots and JSON
 ///
-/// Each part is a command of its own; its JSON is kept as PART.json in the folder, and a part whose
-/// file is there is not run again: a run that was stopped goes on where it was. Some five
-/// minutes; as root, since most parts make network namespaces. Other work on the machine shows.
+/// Each part is a command of its own that is run three times. What each run prints is kept in the
+/// folder `runs`, and is not measured again: what was stopped goes on where it was. PART.json has the
+/// median of each figure, and the range in which a further run's lies with 95 %. Some ten minutes; as
+/// root, since most parts make network namespaces. Other work on the machine shows.
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {
     /// The folder, which is made if it is not there
@@ -27,6 +31,15 @@ pub(crate) struct Args {
     /// Run all parts again
     #[arg(long)]
     again: bool,
+
+    /// How often each part is run; with one there are no ranges
+    #[arg(long, value_name = "N", default_value_t = 3,
+          value_parser = clap::value_parser!(u8).range(1..=merge::RUNS_MAX as i64))]
+    runs: u8,
+
+    /// Say which figures lie outside of the ranges of an earlier run, whose folder this is
+    #[arg(long, value_name = "DIR")]
+    against: Option<PathBuf>,
 
     /// For figure 7: nettap.json of another machine; runs the part `nettap` again
     #[arg(long, value_name = "FILE")]
@@ -48,6 +61,8 @@ struct Part {
     options: &'static [&'static str],
     /// Whether it draws plots into a folder.
     draws: bool,
+    /// Whether each run gives the same.
+    is_computed: bool,
 }
 
 impl PartialEq for Part {
@@ -62,54 +77,63 @@ static PARTS: [Part; 9] = [
         title: "1987: tables 6-1 and 6-8 to 6-10, the costs of filters, break-even",
         options: &[],
         draws: false,
+        is_computed: false,
     },
     Part {
         name: "vmtp",
         title: "1987: tables 6-2 to 6-5, VMTP",
         options: &[],
         draws: false,
+        is_computed: false,
     },
     Part {
         name: "bsp",
         title: "1987: table 6-6, byte streams",
         options: &[],
         draws: false,
+        is_computed: false,
     },
     Part {
         name: "telnet",
         title: "1987: table 6-7, Telnet",
         options: &[],
         draws: false,
+        is_computed: false,
     },
     Part {
         name: "predict",
         title: "1987: section 6.5.2, the prediction",
         options: &[],
         draws: false,
+        is_computed: false,
     },
     Part {
         name: "tpca",
         title: "1992: PCB look-ups under TPC/A",
         options: &[],
         draws: true,
+        is_computed: true,
     },
     Part {
         name: "setup",
         title: "1992: connections opened at once",
         options: &[],
         draws: true,
+        is_computed: false,
     },
     Part {
         name: "nettap",
         title: "2000: NetTap's figures 5, 6 and 7, NetCounter, the cost of a call",
         options: &[],
         draws: true,
+        is_computed: false,
     },
     Part {
         name: "adapter",
         title: "1996: round trips and throughput of SYS, MUX and OPT",
         options: &[],
         draws: true,
+        is_computed: false,
     },
 ];
 
@@ -151,46 +175,41 @@ pub(crate) fn run(args: &Args) -> Result<(), CliError> {
         // Not after minutes.
         nettap::Beside::read(path, &nettap::SIZES)?;
     }
+    let against = args.against.as_deref().map(Earlier::read).transpose()?;
     plot::prepare(Some(&args.out))?;
+    plot::prepare(Some(&args.out.join(RUNS)))?;
     let chosen = |part: &&'static Part| args.parts.is_empty() || args.parts.contains(part);
     let todo: Vec<&'static Part> = PARTS.iter().filter(chosen).collect();
     let began = Instant::now();
     let mut failed = Vec::new();
     for (index, part) in todo.iter().enumerate() {
-        let path = args.out.join(format!("{}.json", part.name));
         let step = format!("weir: {} of {}: {}", index + 1, todo.len(), part.name);
         let beside = args.beside.as_deref().filter(|_| part.name == BESIDE);
-        if !args.again && beside.is_none() && stored(&path).is_ok() {
-            say(&format!("{step}: is there already"));
-            continue;
+        let (runs, failure) = runs_of(part, args, beside, &step, &stop)?;
+        if let Some(why) = failure {
+            say(&format!("weir: {}: {why}", part.name));
+            failed.push((part.name, why));
         }
-        say(&step);
-        match measure(part, &args.out, beside, &stop)? {
-            Ok(json) => {
-                let text = serde_json::to_string_pretty(&json).map_err(CliError::run)? + "\n";
-                let written = atomic_write::replace(&path, &text);
-                written.map_err(|error| {
-                    CliError::run(format!("cannot write {}: {error}", path.display()))
-                })?;
-            }
-            Err(why) => {
-                say(&format!("weir: {}: {why}", part.name));
-                failed.push((part.name, why));
-            }
+        if !runs.is_empty() {
+            store(&part_path(&args.out, part), &merge::merged(&runs))?;
         }
     }
     let outcomes: Vec<Outcome> = PARTS
         .iter()
         .map(|part| outcome(part, &args.out, &failed))
         .collect();
+    let agreements = against.map(|earlier| earlier.compare(&outcomes));
     let page = args.out.join("index.html");
-    let written = atomic_write::replace(&page, &page::html(&outcomes));
+    let written = atomic_write::replace(&page, &page::html(&outcomes, agreements.as_deref()));
     written.map_err(|error| CliError::run(format!("cannot write {}: {error}", page.display())))?;
     say(&format!(
         "weir: {} in {:.0} s",
         page.display(),
         began.elapsed().as_secs_f64()
     ));
+    if let Some(agreements) = &agreements {
+        writeln!(io::stdout(), "{}", against::text(agreements)).map_err(CliError::output)?;
+    }
     match failed.as_slice() {
         [] => Ok(()),
         failed => {
@@ -198,6 +217,54 @@ pub(crate) fn run(args: &Args) -> Result<(), CliError> {
             Err(CliError::run(format!("not measured: {}", names.join(", "))))
         }
     }
+}
+
+/// What the runs of a part have printed, now or earlier, and why the next one has failed.
+fn runs_of(
+    part: &Part,
+    args: &Args,
+    beside: Option<&Path>,
+    step: &str,
+    stop: &ShutdownSignal,
+) -> Result<(Vec<Value>, Option<String>), CliError> {
+    let mut runs = Vec::new();
+    let count = if part.is_computed { 1 } else { args.runs };
+    let is_kept = !args.again && beside.is_none();
+    for number in 1..=count {
+        let path = run_path(&args.out, part, number);
+        if let Some(run) = is_kept.then(|| stored(&path).ok()).flatten() {
+            runs.push(run);
+            continue;
+        }
+        say(&format!("{step}, run {number} of {count}"));
+        match measure(part, &args.out, beside, stop)? {
+            Ok(json) => {
+                store(&path, &json)?;
+                runs.push(json);
+            }
+            Err(why) => return Ok((runs, Some(why))),
+        }
+    }
+    Ok((runs, None))
+}
+
+/// The folder of what each run has printed.
+const RUNS: &str = "runs";
+
+fn part_path(folder: &Path, part: &Part) -> PathBuf {
+    folder.join(format!("{}.json", part.name))
+}
+
+fn run_path(folder: &Path, part: &Part, number: u8) -> PathBuf {
+    folder
+        .join(RUNS)
+        .join(format!("{}-{number}.json", part.name))
+}
+
+fn store(path: &Path, json: &Value) -> Result<(), CliError> {
+    let text = serde_json::to_string_pretty(json).map_err(CliError::run)? + "\n";
+    atomic_write::replace(path, &text)
+        .map_err(|error| CliError::run(format!("cannot write {}: {error}", path.display())))
 }
 
 /// The JSON of an earlier run.
@@ -210,8 +277,7 @@ fn outcome(part: &'static Part, folder: &Path, failed: &[(&str, String)]) -> Out
     let failure = failed.iter().find(|(name, _)| *name == part.name);
     let result = match failure {
         Some((_, why)) => Err(why.clone()),
-        None => stored(&folder.join(format!("{}.json", part.name)))
-            .map_err(|_| "not measured".to_owned()),
+        None => stored(&part_path(folder, part)).map_err(|_| "not measured".to_owned()),
     };
     let mut plots = Vec::new();
     if part.draws

@@ -1,6 +1,9 @@
 //! The HTML page of all results.
 
+use super::super::NOT_IN_OUR_COPY;
 use super::Outcome;
+use super::against::Compared;
+use super::merge::with_ranges;
 use serde_json::{Map, Value};
 use std::fmt::Write;
 
@@ -14,10 +17,11 @@ td.number { text-align: right; font-variant-numeric: tabular-nums }\n\
 img { max-width: 100% }\n.no { color: #a00 }\n</style>\n</head>\n<body>\n\
 <h1>The papers' experiments</h1>\n\
 <p>Figures of this machine beside those that the papers state. Where our copy of a paper lacks a \
-value, it is empty or \u{201c}not in our copy\u{201d}.</p>\n";
+value, it says so. A figure is the median of some runs, and in brackets the range in which a further \
+run's lies with 95 %. Plots are of the last run.</p>\n";
 
 /// The page.
-pub(super) fn html(outcomes: &[Outcome]) -> String {
+pub(super) fn html(outcomes: &[Outcome], agreements: Option<&[Compared]>) -> String {
     let mut out = HEAD.to_owned();
     out += "<ul>\n";
     for Outcome { part, .. } in outcomes {
@@ -28,6 +32,9 @@ pub(super) fn html(outcomes: &[Outcome]) -> String {
         );
     }
     out += "</ul>\n";
+    if let Some(agreements) = agreements {
+        show_agreements(&mut out, agreements);
+    }
     for outcome in outcomes {
         let part = outcome.part;
         let _ = writeln!(out, "<h2 id=\"{}\">{}</h2>", part.name, part.title);
@@ -35,7 +42,7 @@ pub(super) fn html(outcomes: &[Outcome]) -> String {
         match &outcome.result {
             Ok(value) => {
                 let _ = writeln!(out, "<p><a href=\"{0}.json\">{0}.json</a></p>", part.name);
-                show(&mut out, value, 3);
+                show(&mut out, &with_ranges(value, rounded), 3);
             }
             Err(why) => {
                 let _ = writeln!(out, "<p class=\"no\">{}</p>", escaped(why));
@@ -47,6 +54,25 @@ pub(super) fn html(outcomes: &[Outcome]) -> String {
     }
     out += "</body>\n</html>\n";
     out
+}
+
+/// How each part agrees with an earlier run.
+fn show_agreements(out: &mut String, agreements: &[Compared]) {
+    *out += "<h2>Agreement with the earlier run</h2>\n<table>\n<tr><th>part</th><th>figures</th>\
+             <th>outside of its ranges</th></tr>\n";
+    for Compared { part, agreement } in agreements {
+        let named = agreement.outside.iter();
+        let named = named.map(|one| format!("<br>{}", escaped(&one.text())));
+        let _ = writeln!(
+            out,
+            "<tr><td>{}</td><td class=\"number\">{}</td><td>{}{}</td></tr>",
+            part.name,
+            agreement.figures,
+            agreement.outside.len(),
+            named.collect::<String>()
+        );
+    }
+    *out += "</table>\n";
 }
 
 /// Any value: an object's lists of objects become tables, the rest a list.
@@ -98,6 +124,10 @@ fn table(out: &mut String, rows: &[Value]) {
             names.push(name);
         }
     }
+    // A row without the paper's value has `paper`, others `paper.text` and so on.
+    if names.iter().any(|name| name.starts_with("paper.")) {
+        names.retain(|name| *name != "paper");
+    }
     *out += "<table>\n<tr>";
     for name in &names {
         let _ = write!(out, "<th>{}</th>", escaped(name));
@@ -106,11 +136,28 @@ fn table(out: &mut String, rows: &[Value]) {
     for row in &flat {
         *out += "<tr>";
         for name in &names {
-            *out += &row.get(*name).map_or_else(|| "<td></td>".to_owned(), cell);
+            *out += &match row.get(*name) {
+                Some(Value::Null) if is_papers(name) => format!("<td>{NOT_IN_OUR_COPY}</td>"),
+                None if is_papers(name) && lacks_paper(row) => {
+                    format!("<td>{NOT_IN_OUR_COPY}</td>")
+                }
+                Some(value) => cell(value),
+                None => "<td></td>".to_owned(),
+            };
         }
         *out += "</tr>\n";
     }
     *out += "</table>\n";
+}
+
+/// Whether a column has what the paper states.
+fn is_papers(name: &str) -> bool {
+    name.starts_with("paper")
+}
+
+/// Whether a row has nothing of the paper's.
+fn lacks_paper(row: &Map<String, Value>) -> bool {
+    row.get("paper").is_some_and(Value::is_null)
 }
 
 /// An object whose objects have become fields of their own: `a.b`.
@@ -133,10 +180,18 @@ fn flattened(object: &Map<String, Value>) -> Map<String, Value> {
 fn cell(value: &Value) -> String {
     let class = match value {
         Value::Number(_) => " class=\"number\"",
+        // With its range.
+        Value::String(text) if text.ends_with(')') && text.starts_with(is_of_number) => {
+            " class=\"number\""
+        }
         Value::Bool(false) => " class=\"no\"",
         _ => "",
     };
     format!("<td{class}>{}</td>", escaped(&text(value)))
+}
+
+fn is_of_number(first: char) -> bool {
+    first == '-' || first.is_ascii_digit()
 }
 
 fn text(value: &Value) -> String {
@@ -155,7 +210,7 @@ fn text(value: &Value) -> String {
 }
 
 /// Four digits that count.
-fn rounded(number: f64) -> String {
+pub(super) fn rounded(number: f64) -> String {
     match number.abs() {
         size if size >= 1000.0 || size == 0.0 => format!("{number:.0}"),
         size if size >= 100.0 => format!("{number:.1}"),
@@ -180,7 +235,12 @@ mod tests {
 
     #[test]
     fn rows_become_a_table_and_failures_are_told() {
-        let value = json!({"rows": [{"a": 1, "b": {"c": "<x>"}}, {"a": 2.5}], "seed": 7});
+        let value = json!({
+            "rows": [{"a": 1, "b": {"c": "<x>"}}, {"a": 2.5}],
+            "seed": 7,
+            "costs": [{"paper": {"text": "53", "value": 53}, "now": 2.0}, {"paper": null, "now": 3}],
+            "ranges": {"/costs/0/now": [1.5, 2.5]},
+        });
         let outcomes = [
             Outcome {
                 part: &PARTS[0],
@@ -193,13 +253,16 @@ mod tests {
                 plots: Vec::new(),
             },
         ];
-        let page = html(&outcomes);
+        let page = html(&outcomes, None);
         for piece in [
             "<tr><th>seed</th><td class=\"number\">7</td></tr>",
             "<tr><th>a</th><th>b.c</th></tr>",
             "<tr><td class=\"number\">1</td><td>&lt;x&gt;</td></tr>",
             "<tr><td class=\"number\">2.500</td><td></td></tr>",
             "<p class=\"no\">failed &lt;1&gt;</p>",
+            "<tr><th>now</th><th>paper.text</th><th>paper.value</th></tr>",
+            "<td class=\"number\">2.000 (1.500 to 2.500)</td>",
+            "<td class=\"number\">3</td><td>not in our copy</td><td>not in our copy</td></tr>",
             "<img src=\"tpca/figure4.svg\"",
         ] {
             assert!(page.contains(piece), "{piece} in {page}");
