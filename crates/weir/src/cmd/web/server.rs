@@ -256,9 +256,10 @@ impl Shared {
             && let Some(given) = token_of(request.uri())
             && self.is_token(given)
         {
-            // The token leaves the address, and with it the browser's history.
+            // The token leaves the address, and with it the browser's history. A link on another
+            // site's page leads here with the cookie (Lax); its scripts' and frames' requests do not.
             let cookie = format!(
-                "{}={}; Path=/; HttpOnly; SameSite=Strict",
+                "{}={}; Path=/; HttpOnly; SameSite=Lax",
                 self.cookie, self.token
             );
             let fields = [

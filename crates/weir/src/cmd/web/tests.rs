@@ -93,7 +93,7 @@ fn the_address_with_the_token_sets_a_cookie_that_shows_the_page() {
         cookie.starts_with(&format!("weir-{}=", at.port())),
         "{cookie}"
     );
-    assert!(lower.contains("httponly") && lower.contains("samesite=strict"));
+    assert!(lower.contains("httponly") && lower.contains("samesite=lax"));
     let fields = format!("{host}Cookie: other=1; {cookie}\r\n");
     for (path, kind) in [
         ("/", "text/html"),
