@@ -113,6 +113,42 @@ fn an_ordinary_user_gets_what_the_policy_grants_and_no_more() {
     }
 }
 
+#[test]
+fn metrics_are_those_of_ports_and_of_listeners() {
+    let Some(net) = net() else { return };
+    let folder = open_folder("broker-metrics");
+    let config = folder.write("policy.toml", POLICY.as_bytes());
+    let socket = folder.path("socket");
+    let metrics = ["--metrics", "127.0.0.1:0", "--socket", &socket];
+    let broker = net.weir(&[&["broker", "--config", &config][..], &metrics].concat());
+    let broker = broker.until("listens on").until("ready");
+    broker.until_metrics(&net.b, &["weir_broker_ports 0\n"]);
+    let listen = [&["listen", "eth0", "--json"][..], &metrics].concat();
+    let listen = net.weir_as_nobody(&listen).until("copies");
+    net.send(5000, 7);
+    let uid = format!("interface=\"eth0\",uid=\"{NOBODY}\"");
+    let delivered = format!("weir_broker_port_delivered_total{{port=\"1\",{uid}}} 7\n");
+    let lost = format!("weir_broker_port_lost_total{{port=\"1\",{uid}}} 0\n");
+    let expected = [
+        "weir_broker_ports 1\n",
+        "weir_broker_connections 1\n",
+        &delivered,
+        &lost,
+    ];
+    broker.until_metrics(&net.b, &expected);
+    let expected = [
+        "weir_listen_frames_total 7\n",
+        "weir_listen_delivered_total{interface=\"eth0\"} 7\n",
+        "weir_listen_lost_total{interface=\"eth0\"} 0\n",
+    ];
+    listen.until_metrics(&net.b, &expected);
+    listen.signal(Signal::INT);
+    assert_eq!(listen.end().json()["frames"], 7);
+    broker.until_metrics(&net.b, &["weir_broker_ports 0\n"]);
+    broker.signal(Signal::TERM);
+    assert_eq!(broker.end().code, Some(0));
+}
+
 /// The shipped policy copies ARP and name look-ups to the host, without hiding
 /// them from listeners.
 #[test]

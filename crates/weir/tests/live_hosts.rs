@@ -33,6 +33,8 @@ fn a_host_beside_the_kernels_answers_on_its_own() {
         "--addr",
         "2001:db8::77/64",
         "--json",
+        "--metrics",
+        "127.0.0.1:0",
     ];
     let host = net.weir(&arguments).until("ready");
     net.eth_a.add_address(ip("2001:db8::1"), 64).unwrap();
@@ -62,6 +64,11 @@ fn a_host_beside_the_kernels_answers_on_its_own() {
         assert_eq!(refused.kind(), std::io::ErrorKind::ConnectionRefused);
     });
     drop(listener);
+    let refused = "weir_host_dropped_total{reason=\"segment_refused\"} 1\n";
+    let metrics = host.until_metrics(&net.b, &[refused]);
+    let received = "weir_host_rx_frames_total ";
+    let frames = metrics.lines().find_map(|line| line.strip_prefix(received));
+    assert!(frames.unwrap().parse::<u64>().unwrap() >= 12, "{metrics}");
     let counted = host.stop().json();
     assert!(counted["frames_in"].as_u64().unwrap() >= 12, "{counted}");
     // Its addresses end with it.

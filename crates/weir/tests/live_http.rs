@@ -500,7 +500,13 @@ fn serve_keeps_to_http_and_to_its_folder() {
     let mine = fs::Permissions::from_mode(0o600);
     fs::set_permissions(folder.path("mine"), mine).unwrap();
     let server = kernel
-        .weir(&["serve", &folder.path(""), "--json"])
+        .weir(&[
+            "serve",
+            &folder.path(""),
+            "--json",
+            "--metrics",
+            "127.0.0.1:0",
+        ])
         .until("ready");
     let at = format!("http://{}", OURS[0]);
     let curl = |arguments: &str| {
@@ -558,6 +564,9 @@ fn serve_keeps_to_http_and_to_its_folder() {
     ]);
     let again = kernel.host.output(again).unwrap().stdout;
     assert!(again.starts_with(b"HTTP/1.1 304 "), "{again:?}");
+    let counted = ["404\"} 3\n", "304\"} 1\n"];
+    let counted = counted.map(|end| format!("weir_serve_responses_total{{status=\"{end}"));
+    server.until_metrics(&kernel.host, &counted.each_ref().map(String::as_str));
     server.signal(Signal::INT);
     let ended = server.end();
     assert_eq!(ended.code, Some(0), "{ended:?}");

@@ -20,7 +20,8 @@ mod turns;
 use crate::engine::{Backend, Engine, Finished, NATIVE_HOLD, Owner, Reloaded, Takeover};
 use crate::policy::{Accounts, Policy};
 use crate::protocol::{
-    ErrorKind, Listener, MESSAGE_LEN_MAX, Refusal, Request, Response, ServerMessage, decode, encode,
+    ErrorKind, Listener, MESSAGE_LEN_MAX, PortStatus, Refusal, Request, Response, ServerMessage,
+    decode, encode,
 };
 use crate::runtime_dir::RuntimeDir;
 use access::Access;
@@ -97,6 +98,9 @@ fn data(number: u64) -> EventData {
 /// The callback that reads the policy again.
 type Reload<F> = Box<dyn FnMut(&mut Daemon<F>)>;
 
+/// A callback that watches the daemon: how often, when last, and what it does.
+type Watch<F> = (Duration, Option<Instant>, Box<dyn FnMut(&Daemon<F>)>);
+
 /// The daemon.
 pub struct Daemon<F: Backend> {
     engine: Engine<F>,
@@ -122,6 +126,7 @@ pub struct Daemon<F: Backend> {
     turns: Turns,
     reload: Option<(OwnedFd, Reload<F>)>,
     ping: Option<(Duration, Box<dyn FnMut()>)>,
+    watch: Option<Watch<F>>,
     /// Time of the last check for processes with ports of an earlier broker.
     swept: Instant,
     /// Time of the last check of time limits.
@@ -186,6 +191,7 @@ impl<F: Backend> Daemon<F> {
             turns: Turns::default(),
             reload: None,
             ping: None,
+            watch: None,
             swept: Instant::now(),
             looked: Instant::now(),
             accept_paused: BTreeSet::new(),
@@ -220,6 +226,26 @@ impl<F: Backend> Daemon<F> {
     /// `every`.
     pub fn ping_every(&mut self, every: Duration, ping: impl FnMut() + 'static) {
         self.ping = Some((every, Box::new(ping)));
+    }
+
+    /// Calls `watch` at the beginning and once in each `every`, between requests.
+    pub fn watch_every(&mut self, every: Duration, watch: impl FnMut(&Daemon<F>) + 'static) {
+        self.watch = Some((every, None, Box::new(watch)));
+    }
+
+    /// The open ports, in the order of their numbers.
+    pub fn ports(&self) -> impl Iterator<Item = PortStatus> {
+        self.engine.all_status()
+    }
+
+    /// Number of open ports.
+    pub fn port_count(&self) -> usize {
+        self.engine.len()
+    }
+
+    /// Number of connections of programs.
+    pub fn connection_count(&self) -> usize {
+        self.clients.len()
     }
 
     /// Calls `reload` when `hangup` is readable; `reload` reads the policy and
@@ -296,6 +322,7 @@ impl<F: Backend> Daemon<F> {
     /// If waiting fails, which is not expected.
     pub fn run(&mut self, stop: BorrowedFd<'_>) -> io::Result<()> {
         epoll::add(&self.epoll, stop, data(STOP), EventFlags::IN)?;
+        self.watched();
         while !self.stops && !self.leaves {
             self.turn()?;
         }
@@ -331,6 +358,7 @@ impl<F: Backend> Daemon<F> {
         let mut times = Vec::from_iter(waits.then_some(TICK));
         times.extend(self.is_behind.then_some(Duration::ZERO));
         times.extend(self.ping.as_ref().map(|(every, _)| *every));
+        times.extend(self.watch.as_ref().map(|(every, ..)| *every));
         let now = Instant::now();
         let next = self.engine.next_time();
         times.extend(next.map(|next| next.saturating_duration_since(now)));
@@ -356,7 +384,19 @@ impl<F: Backend> Daemon<F> {
         if let Some((_, ping)) = &mut self.ping {
             ping();
         }
+        self.watched();
         Ok(())
+    }
+
+    fn watched(&mut self) {
+        if let Some((every, last, mut watch)) = self.watch.take() {
+            let is_due = last.is_none_or(|last| last.elapsed() >= every);
+            if is_due {
+                watch(self);
+            }
+            let last = if is_due { Some(Instant::now()) } else { last };
+            self.watch = Some((every, last, watch));
+        }
     }
 
     /// Handles events: first those of the daemon itself, then requests, in the

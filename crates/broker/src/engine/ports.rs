@@ -307,6 +307,12 @@ impl<F: Backend> Engine<F> {
         })
     }
 
+    /// All ports, in the order of their numbers.
+    pub fn all_status(&self) -> impl Iterator<Item = PortStatus> {
+        let ports = self.ports.iter();
+        ports.map(|(number, port)| self.port_status(*number, port))
+    }
+
     /// The counters of a port; `None` if there is no such port.
     pub fn counted(&self, port: u32) -> Option<PortStats> {
         let port = self.ports.get(&port)?;

@@ -3,20 +3,22 @@
 use crate::config::{self, TextPosition, Wrong};
 use crate::error::{CliError, say};
 use crate::input::read_limited;
+use crate::report::metrics::{self, Exposition, Metrics, labels};
 use crate::signals::ShutdownSignal;
 use crate::watchdog::watchdog_time;
 use signal_hook::consts::SIGHUP;
 use std::io;
+use std::net;
 use std::os::fd::OwnedFd;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram, UnixStream};
 use std::path::{Path, PathBuf};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 use weir_broker::daemon::Daemon;
 use weir_broker::engine::kernel::KernelBackend;
 use weir_broker::engine::{Backend, Reloaded, Takeover};
 use weir_broker::policy::{Accounts, Machine, Policy, PolicyError, limits};
-use weir_broker::protocol::Listener;
+use weir_broker::protocol::{Listener, PortStatus};
 use weir_broker::runtime_dir::{FOLDER_DEFAULT, RuntimeDir};
 use weir_broker::{Bytes, SOCKET_DEFAULT};
 use weir_link::net::interfaces;
@@ -57,6 +59,12 @@ pub(crate) struct Args {
     /// the broker, and users cannot send
     #[arg(long, value_name = "FOLDER")]
     keep: Option<PathBuf>,
+
+    /// Serve metrics for Prometheus at this address, at /metrics; port 0 chooses
+    /// a free port, which is printed
+    #[arg(long, value_name = "ADDR:PORT", value_parser = metrics::address,
+          conflicts_with = "clean")]
+    metrics: Option<net::SocketAddr>,
 
     /// Remove everything that brokers have left, open ports included, and exit
     #[arg(long, conflicts_with = "config")]
@@ -115,6 +123,11 @@ pub(crate) fn run(args: &Args) -> Result<(), CliError> {
         reload(daemon, &config, keeps_nothing);
     });
     watched.map_err(|error| CliError::run(format!("cannot serve: {error}")))?;
+    if let Some(metrics) = args.metrics.map(Metrics::serve).transpose()? {
+        daemon.watch_every(METRICS_INTERVAL, move |daemon| {
+            metrics.show(exposition(daemon));
+        });
+    }
     let manager = Manager::of_environment();
     if let Some((manager, time)) = manager.as_ref().zip(watchdog_time()) {
         let every = time / 2;
@@ -144,6 +157,63 @@ pub(crate) fn run(args: &Args) -> Result<(), CliError> {
     daemon
         .run(stop.fd())
         .map_err(|error| CliError::run(format!("cannot wait for requests: {error}")))
+}
+
+/// How often metrics are made.
+const METRICS_INTERVAL: Duration = Duration::from_secs(1);
+/// Most ports that have metrics of their own.
+const METRICS_PORTS_MAX: usize = 1000;
+
+fn exposition<F: Backend>(daemon: &Daemon<F>) -> Exposition {
+    let mut out = Exposition::new("weir_broker_");
+    for (name, help, value) in [
+        ("ports", "Open ports", daemon.port_count()),
+        (
+            "connections",
+            "Connections of programs",
+            daemon.connection_count(),
+        ),
+    ] {
+        out.one(name, "gauge", help, value as u64);
+    }
+    let ports: Vec<PortStatus> = daemon.ports().take(METRICS_PORTS_MAX).collect();
+    let rows = |of: fn(&PortStatus) -> u64| -> Vec<_> {
+        let rows = ports.iter().map(|port| {
+            let (number, uid) = (port.port.to_string(), port.uid.to_string());
+            let names = [
+                ("port", &*number),
+                ("interface", &port.interface),
+                ("uid", &uid),
+            ];
+            (labels(&names), of(port))
+        });
+        rows.collect()
+    };
+    for (name, help, rows) in [
+        (
+            "port_delivered_total",
+            "Frames put into a port's queue",
+            rows(|port| port.delivered),
+        ),
+        (
+            "port_lost_total",
+            "Frames lost because a port's queue was full",
+            rows(|port| port.lost),
+        ),
+        (
+            "port_sent_total",
+            "Frames that a port has sent by the path that checks",
+            rows(|port| port.sent),
+        ),
+        (
+            "port_refused_total",
+            "Frames of a port that the policy did not let pass",
+            rows(|port| port.refused),
+        ),
+    ] {
+        out.metric(name, "counter", help, &rows);
+    }
+    out
 }
 
 /// Removes the state that brokers have left.

@@ -2,9 +2,11 @@
 
 use crate::error::{CliError, say};
 use crate::host::{self, Addresses, LinkRequirement};
+use crate::report::metrics::{self, Metrics};
 use crate::signals::ShutdownSignal;
 use serde_json::json;
 use std::io::{self, Write};
+use std::net::SocketAddr;
 use std::time::Duration;
 
 /// Be a host beside the kernel's: answer ARP, neighbour discovery and ping
@@ -38,6 +40,11 @@ pub(crate) struct Args {
     /// Print the counters at the end, as JSON
     #[arg(long)]
     json: bool,
+
+    /// Serve metrics for Prometheus at this address, at /metrics; port 0 chooses
+    /// a free port, which is printed
+    #[arg(long, value_name = "ADDR:PORT", value_parser = metrics::address)]
+    metrics: Option<SocketAddr>,
 }
 
 /// How often the command checks that the link still exists.
@@ -49,9 +56,13 @@ pub(crate) fn run(args: &Args) -> Result<(), CliError> {
     let net = args
         .addresses
         .open(&args.links, LinkRequirement::Later, &stop)?;
+    let metrics = args.metrics.map(Metrics::serve).transpose()?;
     say("ready");
     while !stop.is_requested() {
         args.addresses.check(&net, &args.links)?;
+        if let Some(metrics) = &metrics {
+            metrics.show(host::metrics(&net, "weir_host_"));
+        }
         stop.wait(LINK_POLL_INTERVAL);
     }
     if args.json {

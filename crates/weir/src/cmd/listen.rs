@@ -7,6 +7,7 @@ mod replay;
 use crate::error::{CliError, say};
 use crate::input::live_port;
 use crate::report::format;
+use crate::report::metrics::{self, Exposition, Metrics, label};
 use crate::signals::ShutdownSignal;
 use capture::Rotation;
 use output::Output;
@@ -14,12 +15,13 @@ pub(crate) use replay::is_same;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::time::Timespec;
 use std::collections::BTreeSet;
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::{Duration, Instant};
 use weir_broker::interface::is_path;
 use weir_broker::protocol::{Attach, Event};
-use weir_broker::{Bytes, Port, PortError, Timeout};
+use weir_broker::{Bytes, Port, PortCounters, PortError, Timeout};
 use weir_link::bpf::program_info;
 use weir_link::net::{Interface, interfaces};
 
@@ -159,6 +161,12 @@ pub(crate) struct Args {
     /// Print JSON: an object for each frame, and one at the end
     #[arg(long)]
     json: bool,
+
+    /// Serve metrics for Prometheus at this address, at /metrics; port 0 chooses
+    /// a free port, which is printed
+    #[arg(long, value_name = "ADDR:PORT", value_parser = metrics::address,
+          conflicts_with = "read")]
+    metrics: Option<SocketAddr>,
 
     /// The broker's socket; then ports are opened through the broker only
     #[arg(long, value_name = "PATH")]
@@ -334,6 +342,7 @@ pub(crate) fn run(args: &Args) -> Result<(), CliError> {
     if let Some(path) = &args.read {
         return replay::run(args, path, &stop);
     }
+    let metrics = args.metrics.map(Metrics::serve).transpose()?;
     let mut ports = args.open_all()?;
     let mut output = Output::new(args, &stop)?;
     for one in &mut ports {
@@ -348,6 +357,8 @@ pub(crate) fn run(args: &Args) -> Result<(), CliError> {
         output,
         deadline: args.time.and_then(|time| Instant::now().checked_add(time)),
         is_orphan: false,
+        metrics,
+        shown: None,
     }
     .run(&stop)
 }
@@ -419,6 +430,9 @@ struct Listener<'a> {
     deadline: Option<Instant>,
     /// Whether the broker is gone.
     is_orphan: bool,
+    metrics: Option<Metrics>,
+    /// When metrics were made last.
+    shown: Option<Instant>,
 }
 
 impl Listener<'_> {
@@ -564,12 +578,61 @@ impl Listener<'_> {
                 if self.report_changes()? {
                     return Ok(End::Gone);
                 }
+                self.show_metrics();
                 if self.args.interface() == ANY && followed.elapsed() > FOLLOW {
                     followed = looked;
                     self.follow()?;
                 }
             }
         }
+    }
+
+    /// Shows the counts at `--metrics`, if it is time to.
+    fn show_metrics(&mut self) {
+        let Some(metrics) = &self.metrics else {
+            return;
+        };
+        if self.shown.is_some_and(|at| at.elapsed() < POLL_INTERVAL) {
+            return;
+        }
+        self.shown = Some(Instant::now());
+        let mut out = Exposition::new("weir_listen_");
+        let (frames, bytes) = (self.output.frames(), self.output.bytes());
+        out.one("frames_total", "counter", "Frames shown or written", frames);
+        let help = "Their bytes on the wire";
+        out.one("bytes_total", "counter", help, bytes);
+        // Without a broker, counters are not known.
+        let counted: Vec<_> = (self.ports.iter_mut())
+            .filter_map(|one| {
+                let counters = one.port.counters().ok()?;
+                Some((label("interface", &one.name), counters))
+            })
+            .collect();
+        let rows = |of: fn(&PortCounters) -> u64| -> Vec<_> {
+            let rows = counted.iter();
+            rows.map(|(name, counters)| (name.clone(), of(counters)))
+                .collect()
+        };
+        for (name, help, rows) in [
+            (
+                "delivered_total",
+                "Frames put into the queue, by interface",
+                rows(|counters| counters.delivered),
+            ),
+            (
+                "lost_total",
+                "Frames lost because the queue was full, by interface",
+                rows(|counters| counters.lost),
+            ),
+            (
+                "interface_dropped_total",
+                "Frames that the interface dropped, for any receiver",
+                rows(|counters| counters.interface_lost),
+            ),
+        ] {
+            out.metric(name, "counter", help, &rows);
+        }
+        metrics.show(out);
     }
 
     /// For `any`: closes the ports of interfaces that are gone, after their

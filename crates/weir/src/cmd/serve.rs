@@ -5,8 +5,11 @@ use crate::host::{self, HostArgs, LinkRequirement, any_of};
 use crate::http::driver::{Driver, Limits, SEND_BUFFER_INITIAL};
 use crate::http::files::Folder;
 use crate::http::server::Answered;
+use crate::report::metrics::{self, Exposition, Metrics, label};
 use crate::signals::ShutdownSignal;
 use serde_json::json;
+use std::cell::RefCell;
+use std::collections::BTreeMap;
 use std::io::{self, Write};
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -49,6 +52,11 @@ pub(crate) struct Args {
     /// The same in JSON: {"peer":p,"method":m,"target":t,"status":n,"bytes":b}
     #[arg(long)]
     json: bool,
+
+    /// Serve metrics for Prometheus at this address, at /metrics; port 0 chooses
+    /// a free port, which is printed
+    #[arg(long, value_name = "ADDR:PORT", value_parser = metrics::address)]
+    metrics: Option<SocketAddr>,
 }
 
 /// Largest number of connections that wait for accept.
@@ -70,10 +78,15 @@ pub(crate) fn run(args: &Args) -> Result<(), CliError> {
         send_initial: SEND_BUFFER_INITIAL,
         ..TcpConfig::default()
     });
+    let metrics = args.metrics.map(Metrics::serve).transpose()?;
     let listeners = listen(&net, args.port)?;
     let port = listeners.first().map(TcpListener::local_addr);
-    let log = |peer, answered: &Answered| log_response(args, peer, answered);
-    let logs = args.log || args.json;
+    let answers = RefCell::new(Answers::default());
+    let log = |peer, answered: &Answered| {
+        answers.borrow_mut().add(answered);
+        log_response(args, peer, answered);
+    };
+    let logs = args.log || args.json || args.metrics.is_some();
     let memory = || memory(&net);
     let limits = Limits::default();
     let driver = Driver::new(listeners, &folder, limits, &memory, logs, &log);
@@ -92,6 +105,9 @@ pub(crate) fn run(args: &Args) -> Result<(), CliError> {
         if looked_at.elapsed() >= POLL_INTERVAL {
             looked_at = Instant::now();
             args.host.check(&net)?;
+            if let Some(metrics) = &metrics {
+                metrics.show(answers.borrow().metrics(&net));
+            }
         }
     }
     // Responses that end soon are completed; the others are reset.
@@ -105,6 +121,35 @@ pub(crate) fn run(args: &Args) -> Result<(), CliError> {
     }
     driver.reset();
     Ok(())
+}
+
+/// Counts of the responses.
+#[derive(Default)]
+struct Answers {
+    /// Responses by status.
+    statuses: BTreeMap<u16, u64>,
+    bytes: u64,
+}
+
+impl Answers {
+    fn add(&mut self, answered: &Answered) {
+        *self.statuses.entry(answered.status).or_default() += 1;
+        self.bytes += answered.bytes;
+    }
+
+    /// These, and the host's.
+    fn metrics(&self, net: &Net) -> Exposition {
+        let mut out = host::metrics(net, "weir_serve_");
+        let statuses = self.statuses.iter();
+        let statuses: Vec<_> = statuses
+            .map(|(status, count)| (label("status", &status.to_string()), *count))
+            .collect();
+        let help = "Responses, by status";
+        out.metric("responses_total", "counter", help, &statuses);
+        let help = "Bytes of the responses' bodies";
+        out.one("response_bytes_total", "counter", help, self.bytes);
+        out
+    }
 }
 
 /// Size of all TCP connections' buffers in bytes, if all shards use as much as the fullest: each

@@ -2,9 +2,11 @@
 
 mod address_log;
 mod link_config;
+mod metrics;
 mod open;
 mod resolve;
 
+pub(crate) use metrics::metrics;
 pub(crate) use resolve::{any_of, any_towards, connect, resolve, unreached};
 
 use crate::error::CliError;

@@ -96,6 +96,17 @@ impl Running {
         })
     }
 
+    /// Waits until its metrics have all of these lines, or parts of them; returns them.
+    pub(crate) fn until_metrics(&self, host: &Host, lines: &[&str]) -> String {
+        let mut text = String::new();
+        wait::until("these metrics", || {
+            text = self.metrics(host);
+            std::thread::sleep(Duration::from_millis(50));
+            lines.iter().all(|line| text.contains(line))
+        });
+        text
+    }
+
     /// Starts a command in a host.
     pub(crate) fn start(host: &Host, mut command: Command, arguments: &[&str]) -> Running {
         command

@@ -128,18 +128,13 @@ fn its_metrics_are_those_of_router_and_stages() {
     };
     let running = net.start(&["--metrics", "127.0.0.1:0"]);
     assert_eq!(net.pings(OUTSIDE), 3);
-    let (mut text, began) = (running.metrics(&net.r), std::time::Instant::now());
     let expected = [
         "weir_run_rx_frames_total{link=\"eth0\"} ",
         "weir_run_forwarded_total{family=\"4\"} ",
         "weir_run_stage_packets_total{stage=\"0\",kind=\"nat\",direction=\"outward\"} ",
         "weir_run_nat_sessions_begun{stage=\"0\"} 1\n",
     ];
-    while !expected.iter().all(|line| text.contains(line)) {
-        assert!(began.elapsed() < live::PATIENCE, "{text}");
-        std::thread::sleep(Duration::from_millis(100));
-        text = running.metrics(&net.r);
-    }
+    running.until_metrics(&net.r, &expected);
     running.signal(Signal::INT);
     assert_eq!(running.end().code, Some(0));
 }

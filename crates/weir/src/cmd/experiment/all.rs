@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 ///
 /// Each part is a command of its own that is run three times. What each run prints is kept in the
 /// folder `runs`, and is not measured again: what was stopped goes on where it was. PART.json has the
-/// median of each figure, and the range in which a further run's lies with 95 %. Some ten minutes; as
+/// median of each figure, and the range in which a further run's lies with 95 %. Some thirteen minutes; as
 /// root, since most parts make network namespaces. Other work on the machine shows.
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {

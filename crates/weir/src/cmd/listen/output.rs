@@ -174,6 +174,11 @@ impl Output {
         self.sum.frames
     }
 
+    /// Bytes on the wire of these frames.
+    pub(super) fn bytes(&self) -> u64 {
+        self.sum.bytes
+    }
+
     /// Whether the last file has ended, so that no frame can be written.
     pub(super) fn is_over(&self) -> bool {
         self.is_over
