@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use std::io;
 use std::net::IpAddr;
 use std::path::PathBuf;
-use weir_stack::iface::DadMode;
+use weir_stack::iface::{DadMode, Mode};
 use weir_stack::{Config, Prefix};
 use weir_wire::ethernet::Address;
 
@@ -49,6 +49,9 @@ pub struct HostPlan {
     /// host can reach its other addresses in any case.
     #[serde(default)]
     pub loopback: bool,
+    /// Whether all received packets take the standard path ([`Mode::Mux`]).
+    #[serde(default)]
+    pub mux: bool,
 }
 
 /// MTU of the loopback link in bytes: the largest there is (Linux takes one byte more).
@@ -137,6 +140,11 @@ impl HostPlan {
         serde_json::from_str(text).map_err(invalid)
     }
 
+    /// The path of received packets.
+    fn mode(&self) -> Mode {
+        if self.mux { Mode::Mux } else { Mode::Opt }
+    }
+
     /// Opens the links and adds them to a host to be started.
     ///
     /// # Errors
@@ -146,6 +154,7 @@ impl HostPlan {
             let mut config = plan.config()?;
             let link = plan.open(&config)?;
             config.hairpin = true;
+            config.mode = self.mode();
             let link = Hairpin::new(link, config.hardware);
             builder = builder.link(link, &config);
         }
@@ -154,6 +163,7 @@ impl HostPlan {
             let own = Address([2, 0, 0, 0, 0, 1]);
             let mut config = Config::new(own);
             config.hairpin = true;
+            config.mode = self.mode();
             config.mtu = LOOPBACK_MTU;
             for address in ["127.0.0.1/8", "::1/128"] {
                 config = config.address(address.parse().map_err(invalid)?);
@@ -188,9 +198,14 @@ mod tests {
         let plan = HostPlan {
             links: vec![LinkPlan::new(Device::Tap("tap0".to_owned()), &config)],
             loopback: true,
+            mux: true,
         };
         let read = HostPlan::from_text(&plan.to_text()).unwrap();
         assert_eq!(read, plan);
+        assert_eq!(read.mode(), Mode::Mux);
+        // What an earlier version has written.
+        let earlier = HostPlan::from_text("{\"links\":[]}").unwrap();
+        assert_eq!((earlier.loopback, earlier.mode()), (false, Mode::Opt));
         let again = read.links[0].config().unwrap();
         assert_eq!(format!("{again:?}"), format!("{config:?}"));
         assert!(HostPlan::from_text("{}").is_err() && HostPlan::from_text("tap0").is_err());

@@ -163,7 +163,16 @@ fn the_adapters_round_trips_are_split_for_kernel_and_ours() {
     }
     let folder = std::env::temp_dir().join(format!("weir-adapter-{}", std::process::id()));
     let path = folder.to_str().unwrap();
-    let quick = ["--trips", "50", "--megabytes", "1", "--rounds", "1"];
+    let quick = [
+        "--trips",
+        "50",
+        "--megabytes",
+        "1",
+        "--rounds",
+        "1",
+        "--each",
+        "10",
+    ];
     let args = [&["adapter", "--json", "--svg", path][..], &quick].concat();
     let run = experiment(&args);
     assert!(run.status.success(), "{run:?}");
@@ -193,6 +202,11 @@ fn the_adapters_round_trips_are_split_for_kernel_and_ours() {
     assert_eq!(rates.len(), 2 * 3 * 7);
     let rate = |row: &Value| row["gbit_s"].as_f64().unwrap();
     assert!(rates.iter().all(|row| rate(row) > 0.0), "{rates:?}");
+    // One program under each: two round trips, and throughput by size.
+    let rows = json["program"].as_array().unwrap();
+    let of = |stack: &str| rows.iter().filter(|row| row["protocols"] == stack).count();
+    assert_eq!(["SYS", "MUX", "OPT"].map(of), [9; 3], "{run:?}");
+    assert!(rows.iter().all(|row| row["now"].as_f64() > Some(0.0)));
     for figure in ["adapter-tcp.svg", "adapter-udp.svg"] {
         let svg = std::fs::read_to_string(folder.join(figure)).unwrap();
         assert!(svg.contains("polyline"), "{figure}");
@@ -202,7 +216,12 @@ fn the_adapters_round_trips_are_split_for_kernel_and_ours() {
     let args = [&["adapter"][..], &quick].concat();
     let run = weir_lab::net::unprivileged::run(|| experiment(&args));
     assert!(run.status.success(), "{run:?}");
-    assert!(String::from_utf8_lossy(&run.stderr).contains("SYS is left out"));
+    let said = String::from_utf8_lossy(&run.stderr).into_owned();
+    assert!(said.contains("SYS is left out"), "{said}");
+    assert!(
+        said.contains("the unmodified program is left out"),
+        "{said}"
+    );
     let text = String::from_utf8(run.stdout).unwrap();
     assert_eq!(text.matches("not in our copy").count(), 4 + 14, "{text}");
 }

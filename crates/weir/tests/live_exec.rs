@@ -176,6 +176,16 @@ fn clients_and_servers_run_unmodified() {
         assert!(std::fs::read(&out).unwrap() == body, "{at}");
         check_owner(&ended);
     }
+    // The same line with each stack; the kernel's sockets need no library, and tell nothing.
+    for stack in ["sys", "mux", "opt"] {
+        let url = format!("http://{}:8000/file", KERNEL[0]);
+        let options = ["--stats", "--stack", stack];
+        let ended = exec(&kernel, &options, &["curl", "-sSf", "-o", &out, &url]).end();
+        assert_eq!(ended.code, Some(0), "{ended:?}");
+        assert!(std::fs::read(&out).unwrap() == body, "{stack}");
+        let is_weirs = ended.stderr.contains("sockets of weir 1,");
+        assert_eq!(is_weirs, stack != "sys", "{ended:?}");
+    }
     // The program's status is that of the command: curl's for an HTTP error, then for a refusal.
     for (url, status) in [
         ("http://192.0.2.1:8000/missing", 22),

@@ -29,6 +29,9 @@ pub(crate) struct Args {
 #[derive(Subcommand, Debug)]
 enum Experiment {
     Adapter(adapter::Args),
+    /// The program that `adapter` runs with the kernel's and with weir's sockets
+    #[command(hide = true)]
+    Program(adapter::program::Args),
     All(all::Args),
     /// Measure VMTP on ports beside the kernel's UDP and TCP
     ///
@@ -57,6 +60,7 @@ enum Experiment {
 pub(crate) fn run(args: &Args) -> Result<(), CliError> {
     match &args.experiment {
         Experiment::Adapter(args) => adapter::run(args),
+        Experiment::Program(args) => adapter::program::run(args),
         Experiment::All(args) => all::run(args),
         Experiment::Vmtp(args) => protocols::run(args, Tables::Vmtp),
         Experiment::Bsp(args) => protocols::run(args, Tables::Bsp),

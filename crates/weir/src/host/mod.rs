@@ -199,6 +199,7 @@ impl Addresses {
         Ok(HostPlan {
             links: plans.collect::<Result<_, _>>()?,
             loopback: false,
+            mux: false,
         })
     }
 

@@ -53,6 +53,10 @@ pub(crate) struct Args {
     #[arg(long, value_name = "FILE", requires = "pcap")]
     pcap_library: Option<PathBuf>,
 
+    /// How the program's packets find its sockets, for comparisons (Biersack and Rütsche 1996, §3)
+    #[arg(long, value_enum, value_name = "STACK", default_value_t = Stack::Opt)]
+    stack: Stack,
+
     /// Give the program's sockets of 127.0.0.0/8 and ::1 to weir too: they then reach only the
     /// same process
     #[arg(long, requires = "links")]
@@ -82,6 +86,17 @@ pub(crate) struct Args {
     program: Vec<OsString>,
 }
 
+/// The paper's names.
+#[derive(clap::ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
+enum Stack {
+    /// The kernel's sockets: options of weir's sockets have no effect
+    Sys,
+    /// weir's, each packet's headers parsed and its connection looked up
+    Mux,
+    /// weir's, packets with the expected headers by a fast path
+    Opt,
+}
+
 /// With --pcap, the options of a host may be missing.
 fn optional(arg: clap::Arg) -> clap::Arg {
     arg.required(false).required_unless_present("pcap")
@@ -102,7 +117,7 @@ pub(crate) fn run(args: &Args) -> Result<(), CliError> {
     let mut command = Command::new(program.path());
     command.arg0(name).args(arguments);
     let mut preload = Vec::new();
-    if !args.host.links.is_empty() {
+    if !args.host.links.is_empty() && args.stack != Stack::Sys {
         preload.push(library::find(library::EXEC, args.library.as_deref())?);
         give_sockets(&mut command, args)?;
     }
@@ -127,6 +142,7 @@ pub(crate) fn run(args: &Args) -> Result<(), CliError> {
 fn give_sockets(command: &mut Command, args: &Args) -> Result<(), CliError> {
     let plan = HostPlan {
         loopback: args.loopback,
+        mux: args.stack == Stack::Mux,
         ..args.host.plan()?
     };
     let mut options = Vec::new();

@@ -1,12 +1,15 @@
 //! `weir experiment adapter`: what protocols cost by the kernel and by ours.
 
+pub(super) mod program;
 mod report;
+mod stacks;
 
 use crate::error::{CliError, say};
 use crate::report::plot;
 use crate::report::stdout;
 use report::{Latency, Report, Throughput};
 use rustix::time::{ClockId, clock_gettime};
+use stacks::{Hosts, Rounds};
 use std::path::PathBuf;
 use std::time::Instant;
 use weir_experiments::adapter::{End, Split, Transport, World, pair, round_trips, transfer};
@@ -23,7 +26,9 @@ use weir_stack::iface::Mode;
 /// thread; what moves frames between them is not counted. Round trips go by the
 /// clock, throughput by processor time. SYS needs root: it
 /// runs in network namespaces that go with the command, its link is a TAP
-/// interface. Our text of the paper has none of its tables.
+/// interface. Then one unmodified program with ordinary sockets, client and
+/// server, runs under `weir exec --stack` with each, between two namespaces, by
+/// the clock; this needs root, too. Our text of the paper has none of its tables.
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {
     /// Round trips of a round
@@ -40,6 +45,15 @@ pub(crate) struct Args {
     #[arg(long, value_name = "N", default_value_t = 5,
           value_parser = clap::value_parser!(u32).range(1..=100))]
     rounds: u32,
+
+    /// Milliseconds of each throughput of the unmodified program
+    #[arg(long, value_name = "MS", default_value_t = 100,
+          value_parser = clap::value_parser!(u64).range(1..=10_000))]
+    each: u64,
+
+    /// The library with weir's sockets, as of `weir exec`
+    #[arg(long, value_name = "FILE")]
+    library: Option<PathBuf>,
 
     /// Draw throughput by message size into this folder
     #[arg(long, value_name = "DIR")]
@@ -113,10 +127,43 @@ pub(crate) fn run(args: &Args) -> Result<(), CliError> {
             }
         }
     }
+    report.program(programs(args));
     if let Some(folder) = &args.svg {
         report.draw(folder)?;
     }
     stdout::report(args.json, &report, || report.table())
+}
+
+/// The unmodified program under each of the protocols, in turns.
+fn programs(args: &Args) -> Vec<stacks::Row> {
+    let mut rounds = Rounds::default();
+    let hosts = match Hosts::new() {
+        Ok(hosts) => hosts,
+        Err(failure) => {
+            say(&format!(
+                "weir: the unmodified program is left out: {failure}"
+            ));
+            return Vec::new();
+        }
+    };
+    let mut failed: Vec<Protocols> = Vec::new();
+    for _ in 0..args.rounds {
+        for protocols in Protocols::ALL {
+            if failed.contains(&protocols) {
+                continue;
+            }
+            let library = args.library.as_deref();
+            match hosts.measure(protocols, library, args.trips, args.each) {
+                Ok(measured) => rounds.add(protocols, &measured),
+                Err(why) => {
+                    let name = protocols.name();
+                    say(&format!("weir: the unmodified program under {name}: {why}"));
+                    failed.push(protocols);
+                }
+            }
+        }
+    }
+    rounds.rows()
 }
 
 /// One round of all that is measured of these protocols.

@@ -1,7 +1,7 @@
 //! What `weir experiment adapter` prints and draws.
 
 use super::super::NOT_IN_OUR_COPY;
-use super::{Protocols, name};
+use super::{Protocols, name, stacks};
 use crate::error::CliError;
 use crate::report::format;
 use crate::report::format::Column::{Left, Right};
@@ -53,6 +53,8 @@ pub(super) struct Report {
     rounds: u32,
     latency: Vec<Latency>,
     throughput: Vec<Throughput>,
+    /// One unmodified program.
+    program: Vec<stacks::Row>,
 }
 
 impl Report {
@@ -62,7 +64,13 @@ impl Report {
             rounds,
             latency: Vec::new(),
             throughput: Vec::new(),
+            program: Vec::new(),
         }
+    }
+
+    /// Takes what the unmodified program has measured.
+    pub(super) fn program(&mut self, rows: Vec<stacks::Row>) {
+        self.program = rows;
     }
 
     /// Takes a round's, if it is the best so far.
@@ -92,11 +100,23 @@ impl Report {
             "One-byte round trips, medians of {}, the best of {} rounds\n\n{}\n\n\
              Gb/s by the bytes of a message, of the processor time of both hosts together\n\n{}\n\n\
              SYS: the kernel; MUX: ours, connections found by headers; OPT: ours, a channel and a\n\
-             header filter for each. What moves frames between the hosts is not counted.",
+             header filter for each. What moves frames between the hosts is not counted.{}",
             format::grouped(self.trips.into()),
             self.rounds,
             self.latency_table(),
             self.throughput_table(),
+            self.program_table(),
+        )
+    }
+
+    fn program_table(&self) -> String {
+        if self.program.is_empty() {
+            return String::new();
+        }
+        format!(
+            "\n\nOne unmodified program under each, by the clock, the best of {} rounds\n\n{}",
+            self.rounds,
+            stacks::table(&self.program)
         )
     }
 

@@ -63,8 +63,12 @@ fn merge(runs: &[&Value], path: &str, ranges: &mut Map<String, Value>) -> Value 
     }
 }
 
-/// Where a further value lies with 95 %, if they are distributed normally; what is never negative is
-/// not expected to be.
+/// The least range, as a share of the mean to either side: runs that follow each other do not show
+/// how the machine changes from hour to hour.
+const RANGE_MIN: f64 = 0.05;
+
+/// Where a further value lies with 95 %, if they are distributed normally, and at least [`RANGE_MIN`];
+/// what is never negative is not expected to be.
 fn range(values: &[f64]) -> Option<[f64; 2]> {
     let t = T.get(values.len().checked_sub(2)?)?;
     let count = values.len() as f64;
@@ -72,6 +76,7 @@ fn range(values: &[f64]) -> Option<[f64; 2]> {
     let squares = values.iter().map(|value| (value - mean).powi(2));
     let deviation = (squares.sum::<f64>() / (count - 1.0)).sqrt();
     let half = t * deviation * (1.0 + 1.0 / count).sqrt();
+    let half = half.max(RANGE_MIN * mean.abs());
     let least = match values.iter().any(|value| *value < 0.0) {
         true => mean - half,
         false => (mean - half).max(0.0),
@@ -130,6 +135,14 @@ mod tests {
         assert_eq!(least, 0.0);
         assert!((most - 6.969).abs() < 1e-3, "{most}");
         assert!((of("/rows/0/a~1b")[0] + 6.969).abs() < 1e-3);
+    }
+
+    #[test]
+    fn a_range_is_not_narrower_than_a_machines_moods() {
+        let runs = [100.0, 100.1, 100.2].map(|time| json!({ "now": time }));
+        let range = &merged(&runs)["ranges"]["/now"];
+        let [least, most] = [0, 1].map(|at| range[at].as_f64().unwrap());
+        assert!((least - 95.095).abs() < 1e-3 && (most - 105.105).abs() < 1e-3);
     }
 
     #[test]

@@ -18,7 +18,7 @@ img { max-width: 100% }\n.no { color: #a00 }\n</style>\n</head>\n<body>\n\
 <h1>The papers' experiments</h1>\n\
 <p>Figures of this machine beside those that the papers state. Where our copy of a paper lacks a \
 value, it says so. A figure is the median of some runs, and in brackets the range in which a further \
-run's lies with 95 %. Plots are of the last run.</p>\n";
+run's lies with 95 %, at least 5 % to either side. Plots are of the last run.</p>\n";
 
 /// The page.
 pub(super) fn html(outcomes: &[Outcome], agreements: Option<&[Compared]>) -> String {
