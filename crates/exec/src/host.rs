@@ -5,6 +5,7 @@
 
 use crate::ports::Taken;
 use crate::signals;
+use crate::stats;
 use crate::table;
 use libc::c_int;
 use std::net::IpAddr;
@@ -377,5 +378,6 @@ pub(crate) fn end() {
         .host
         .lock()
         .unwrap_or_else(PoisonError::into_inner);
+    stats::packets(&net.counters());
     *host = Host::Failed;
 }

@@ -2,6 +2,7 @@
 
 use crate::host::{say, settings};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use weir_stack::iface::Counters;
 
 macro_rules! calls {
     ($($name:ident $text:literal,)*) => {
@@ -42,6 +43,10 @@ static WEIRS: [AtomicU64; COUNT] = [const { AtomicU64::new(0) }; COUNT];
 /// Internet sockets that were decided for the kernel, and for weir.
 static SOCKETS: [AtomicU64; 2] = [const { AtomicU64::new(0) }; 2];
 
+/// TCP segments and UDP datagrams that the host has received, by a header filter and by the
+/// standard path.
+static PACKETS: [AtomicU64; 2] = [const { AtomicU64::new(0) }; 2];
+
 /// Begins to count, if the environment asks for it.
 pub(crate) fn begin() {
     ON.store(settings().is_some_and(|settings| settings.stats), Relaxed);
@@ -68,6 +73,12 @@ pub(crate) fn socket(is_weirs: bool) {
     SOCKETS[usize::from(is_weirs)].fetch_add(1, Relaxed);
 }
 
+/// Takes the counts of the host, which ends.
+pub(crate) fn packets(of: &Counters) {
+    PACKETS[0].store(of.segments_fast + of.datagrams_fast, Relaxed);
+    PACKETS[1].store(of.segments_standard + of.datagrams_standard, Relaxed);
+}
+
 /// Prints the counts, if the process had Internet sockets.
 pub(crate) fn print() {
     let sockets = [0, 1].map(|at| SOCKETS[at].load(Relaxed));
@@ -91,6 +102,11 @@ pub(crate) fn print() {
     let process = std::process::id();
     say(&format!(
         "process {process}: sockets of weir {weirs}, of the kernel {kernels}"
+    ));
+    let [filter, standard] = [0, 1].map(|at| PACKETS[at].load(Relaxed));
+    say(&format!(
+        "process {process}: packets received by a header filter {filter}, by the standard path \
+         {standard}"
     ));
     say(&format!(
         "process {process}: calls on weir's: {}",

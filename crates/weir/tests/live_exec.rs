@@ -176,16 +176,6 @@ fn clients_and_servers_run_unmodified() {
         assert!(std::fs::read(&out).unwrap() == body, "{at}");
         check_owner(&ended);
     }
-    // The same line with each stack; the kernel's sockets need no library, and tell nothing.
-    for stack in ["sys", "mux", "opt"] {
-        let url = format!("http://{}:8000/file", KERNEL[0]);
-        let options = ["--stats", "--stack", stack];
-        let ended = exec(&kernel, &options, &["curl", "-sSf", "-o", &out, &url]).end();
-        assert_eq!(ended.code, Some(0), "{ended:?}");
-        assert!(std::fs::read(&out).unwrap() == body, "{stack}");
-        let is_weirs = ended.stderr.contains("sockets of weir 1,");
-        assert_eq!(is_weirs, stack != "sys", "{ended:?}");
-    }
     // The program's status is that of the command: curl's for an HTTP error, then for a refusal.
     for (url, status) in [
         ("http://192.0.2.1:8000/missing", 22),
@@ -454,6 +444,47 @@ fn handlers_run_with_their_masks_and_a_context() {
     check_owner(&ended);
 }
 
+/// By one line, in which only the word changes. What the host has received tells its mode.
+#[test]
+fn each_stack_carries_the_program() {
+    let Some(kernel) = bench("exec-stack", &["python3"]) else {
+        return;
+    };
+    let peer = kernel.folder.write("peer.py", PEER.as_bytes());
+    let _peer = kernel.server(&format!("python3 {peer}"), 7);
+    let script = "
+import socket
+stream = socket.create_connection(('192.0.2.1', 7), 10)
+datagrams = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+datagrams.settimeout(10)
+datagrams.connect(('192.0.2.1', 7))
+for number in range(50):
+    for peer in (stream, datagrams):
+        peer.send(b'ping')
+        assert peer.recv(4) == b'ping'
+print('done')
+";
+    for stack in ["sys", "mux", "opt"] {
+        let options = ["--stack", stack, "--stats"];
+        let ended = exec(&kernel, &options, &["python3", "-c", script]).end();
+        assert_eq!(
+            (ended.code, &*ended.stdout),
+            (Some(0), "done\n"),
+            "{ended:?}"
+        );
+        if stack == "sys" {
+            assert_eq!(ended.stderr, "", "the library is not loaded");
+            continue;
+        }
+        check_owner(&ended);
+        let (_, counts) = ended.stderr.split_once("by a header filter ").unwrap();
+        let (fast, _) = counts.split_once(',').unwrap();
+        let fast: u64 = fast.parse().unwrap();
+        assert_eq!(fast >= 50, stack == "opt", "{stack}: {ended:?}");
+        assert_eq!(fast == 0, stack == "mux", "{stack}: {ended:?}");
+    }
+}
+
 #[test]
 fn what_cannot_work_is_refused_at_once() {
     let Some(kernel) = bench("exec-refused", &["python3"]) else {
@@ -462,12 +493,17 @@ fn what_cannot_work_is_refused_at_once() {
     for (options, program, status, why) in [
         (&[][..], &["no-such-program-of-weir"][..], 2, "no program"),
         (&["--shards", "2"], &["true"], 2, "one stack"),
+        (&["--stack", "fast"], &["true"], 2, "'fast'"),
         (&[], &["/etc/hostname"], 2, "neither an ELF program"),
     ] {
         let ended = exec(&kernel, options, program).end();
         assert_eq!(ended.code, Some(status), "{ended:?}");
         assert!(ended.stderr.contains(why), "{why}: {ended:?}");
     }
+    let all = ["exec", "--stack", "mux", "--pcap", "--", "true"];
+    let ended = kernel.weir_as_said(&all).end();
+    assert_eq!(ended.code, Some(2), "{ended:?}");
+    assert!(ended.stderr.contains("--link"), "{ended:?}");
     let library = kernel.folder.path(LIBRARY);
     let all = [
         "exec",

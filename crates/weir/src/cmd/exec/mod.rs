@@ -22,6 +22,10 @@ use weir_socket::HostPlan;
 /// stay the kernel's: Unix sockets, those of 127.0.0.0/8 and ::1, and those of destinations that no
 /// link of the host leads to. The program must be dynamically linked. Exit status and signals are
 /// the program's own.
+///
+/// With --stack sys the same line runs the program on the kernel's sockets, for comparison: the
+/// options of the host and --loopback, --io-uring, --stats and --library then have no effect, and the
+/// program's addresses must be the kernel's.
 #[derive(clap::Args, Debug)]
 #[command(mut_arg("links", optional), mut_arg("addresses", optional), after_help = format!("\
 {}
@@ -53,8 +57,8 @@ pub(crate) struct Args {
     #[arg(long, value_name = "FILE", requires = "pcap")]
     pcap_library: Option<PathBuf>,
 
-    /// How the program's packets find its sockets, for comparisons (Biersack and Rütsche 1996, §3)
-    #[arg(long, value_enum, value_name = "STACK", default_value_t = Stack::Opt)]
+    /// The protocols of the program's sockets, and how they find a packet's connection
+    #[arg(long, value_enum, default_value_t = Stack::Opt, requires = "links")]
     stack: Stack,
 
     /// Give the program's sockets of 127.0.0.0/8 and ::1 to weir too: they then reach only the
@@ -86,14 +90,14 @@ pub(crate) struct Args {
     program: Vec<OsString>,
 }
 
-/// The paper's names.
+/// SYS, MUX and OPT of Biersack and Rütsche (1996, §4).
 #[derive(clap::ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
 enum Stack {
-    /// The kernel's sockets: options of weir's sockets have no effect
+    /// The kernel's: the program keeps its sockets
     Sys,
-    /// weir's, each packet's headers parsed and its connection looked up
+    /// weir's: each packet's headers are parsed, and its connection is looked up
     Mux,
-    /// weir's, packets with the expected headers by a fast path
+    /// weir's: a packet with the headers that its connection expects takes a shorter path
     Opt,
 }
 
@@ -113,11 +117,14 @@ pub(crate) fn run(args: &Args) -> Result<(), CliError> {
         return Err(CliError::refused("give a program to run"));
     };
     let program = Program::find(name)?;
-    program.check()?;
+    let has_host = !args.host.links.is_empty() && args.stack != Stack::Sys;
+    if has_host || args.pcap {
+        program.check()?;
+    }
     let mut command = Command::new(program.path());
     command.arg0(name).args(arguments);
     let mut preload = Vec::new();
-    if !args.host.links.is_empty() && args.stack != Stack::Sys {
+    if has_host {
         preload.push(library::find(library::EXEC, args.library.as_deref())?);
         give_sockets(&mut command, args)?;
     }
