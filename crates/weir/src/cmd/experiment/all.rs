@@ -131,7 +131,7 @@ static PARTS: [Part; 9] = [
     Part {
         name: "adapter",
         title: "1996: round trips and throughput of SYS, MUX and OPT",
-        options: &[],
+        options: &["--rounds", "3"],
         draws: true,
         is_computed: false,
     },
