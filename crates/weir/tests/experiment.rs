@@ -1,9 +1,11 @@
 //! `weir experiment` as a script uses it.
 
 use serde_json::{Value, json};
-use std::process::Output;
+use std::process::{Output, Stdio};
 use weir_lab::command::Command;
+use weir_lab::net::Signal;
 use weir_lab::testenv;
+use weir_lab::wait;
 
 fn experiment(args: &[&str]) -> Output {
     let mut command = Command::built(env!("CARGO_BIN_EXE_weir"));
@@ -164,15 +166,12 @@ fn the_adapters_round_trips_are_split_for_kernel_and_ours() {
     let folder = std::env::temp_dir().join(format!("weir-adapter-{}", std::process::id()));
     let path = folder.to_str().unwrap();
     let quick = [
-        "--trips",
-        "50",
-        "--megabytes",
-        "1",
-        "--rounds",
-        "1",
-        "--each",
-        "10",
-    ];
+        ["--trips", "50"],
+        ["--megabytes", "1"],
+        ["--rounds", "1"],
+        ["--program-rounds", "1"],
+    ]
+    .concat();
     let args = [&["adapter", "--json", "--svg", path][..], &quick].concat();
     let run = experiment(&args);
     assert!(run.status.success(), "{run:?}");
@@ -202,11 +201,16 @@ fn the_adapters_round_trips_are_split_for_kernel_and_ours() {
     assert_eq!(rates.len(), 2 * 3 * 7);
     let rate = |row: &Value| row["gbit_s"].as_f64().unwrap();
     assert!(rates.iter().all(|row| rate(row) > 0.0), "{rates:?}");
-    // One program under each: two round trips, and throughput by size.
+    // Also under load nothing of it is left out.
+    assert!(json["program_left_out"].is_null(), "{json}");
     let rows = json["program"].as_array().unwrap();
-    let of = |stack: &str| rows.iter().filter(|row| row["protocols"] == stack).count();
-    assert_eq!(["SYS", "MUX", "OPT"].map(of), [9; 3], "{run:?}");
-    assert!(rows.iter().all(|row| row["now"].as_f64() > Some(0.0)));
+    assert_eq!(rows.len(), 2 * 3 * (1 + 7), "{rows:?}");
+    for row in rows {
+        let of = |what: &str| row[what].as_f64().unwrap();
+        assert!(of("median") > 0.0 && row["rounds"] == 1, "{row}");
+        assert_eq!(row["range"][0], row["range"][1], "{row}");
+        assert!(row["paper"].is_null(), "our copy has no tables: {row}");
+    }
     for figure in ["adapter-tcp.svg", "adapter-udp.svg"] {
         let svg = std::fs::read_to_string(folder.join(figure)).unwrap();
         assert!(svg.contains("polyline"), "{figure}");
@@ -218,12 +222,45 @@ fn the_adapters_round_trips_are_split_for_kernel_and_ours() {
     assert!(run.status.success(), "{run:?}");
     let said = String::from_utf8_lossy(&run.stderr).into_owned();
     assert!(said.contains("SYS is left out"), "{said}");
-    assert!(
-        said.contains("the unmodified program is left out"),
-        "{said}"
-    );
+    assert!(said.contains("`weir exec` is left out"), "{said}");
     let text = String::from_utf8(run.stdout).unwrap();
     assert_eq!(text.matches("not in our copy").count(), 4 + 14, "{text}");
+}
+
+/// Those whose parent is this process.
+fn children(of: u32) -> Vec<String> {
+    let is_child = |name: &String| {
+        let status = std::fs::read_to_string(format!("/proc/{name}/status"));
+        let parent = format!("\nPPid:\t{of}\n");
+        status.is_ok_and(|status| status.contains(&parent))
+    };
+    let entries = std::fs::read_dir("/proc").unwrap();
+    let names = entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
+    names.filter(is_child).collect()
+}
+
+#[test]
+fn an_interrupt_ends_the_program_that_the_adapter_measures() {
+    if !testenv::root() {
+        return;
+    }
+    let quick = ["--trips", "10", "--megabytes", "1", "--rounds", "1"];
+    let mut command = Command::built(env!("CARGO_BIN_EXE_weir"));
+    command.args(["experiment", "adapter", "--program-rounds", "100"]);
+    command.args(quick).stdout(Stdio::null());
+    let mut process = command.spawn().unwrap();
+    let mut found = Vec::new();
+    wait::until("client and server run", || {
+        found = children(process.id());
+        found.len() == 2
+    });
+    process.signal(Signal::INT).unwrap();
+    let status = process.ended(wait::WAIT_MAX).unwrap();
+    assert_eq!(status.code(), Some(130));
+    for child in found {
+        let left = std::fs::read_to_string(format!("/proc/{child}/comm"));
+        assert!(left.is_err(), "{child}: {left:?}");
+    }
 }
 
 /// As short as it can be: one size, trials of a hundredth of a second.

@@ -157,7 +157,7 @@ const PROGRAMS_STARTED_IN: [&str; 15] = [
     "crates/lab/src/rfc2544/dut.rs",
     "crates/weir/src/cmd/bridge/supervisor.rs",
     "crates/weir/src/cmd/exec/mod.rs",
-    "crates/weir/src/cmd/experiment/adapter/stacks.rs",
+    "crates/weir/src/cmd/experiment/adapter/under_exec.rs",
     "crates/weir/src/cmd/experiment/all.rs",
     "crates/weir/src/monitor/dissect.rs",
     "crates/experiments/src/packet_filter/receive.rs",

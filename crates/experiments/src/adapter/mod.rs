@@ -15,8 +15,12 @@
 //! one thread, one part after the other, so that no part waits for another.
 //! [`WeirHost`] is our stack, by [`Mode::Mux`](weir_stack::iface::Mode) or
 //! [`Mode::Opt`](weir_stack::iface::Mode); an application with another network implements [`End`].
+//!
+//! [`program`] is an ordinary program with sockets of the standard library: `weir experiment
+//! adapter` runs it, unmodified, by the kernel's protocols and by both modes of weir's.
 
 mod kernel_hosts;
+pub mod program;
 mod weir_host;
 
 pub use kernel_hosts::{Kernel, KernelHostsError, World};

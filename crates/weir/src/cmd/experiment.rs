@@ -29,7 +29,6 @@ pub(crate) struct Args {
 #[derive(Subcommand, Debug)]
 enum Experiment {
     Adapter(adapter::Args),
-    /// The program that `adapter` runs with the kernel's and with weir's sockets
     #[command(hide = true)]
     Program(adapter::program::Args),
     All(all::Args),

@@ -2,16 +2,17 @@
 
 pub(super) mod program;
 mod report;
-mod stacks;
+mod under_exec;
 
 use crate::error::{CliError, say};
 use crate::report::plot;
 use crate::report::stdout;
+use crate::signals::ShutdownSignal;
 use report::{Latency, Report, Throughput};
 use rustix::time::{ClockId, clock_gettime};
-use stacks::{Hosts, Rounds};
 use std::path::PathBuf;
 use std::time::Instant;
+use weir_experiments::adapter::program::SIZES;
 use weir_experiments::adapter::{End, Split, Transport, World, pair, round_trips, transfer};
 use weir_stack::iface::Mode;
 
@@ -26,9 +27,13 @@ use weir_stack::iface::Mode;
 /// thread; what moves frames between them is not counted. Round trips go by the
 /// clock, throughput by processor time. SYS needs root: it
 /// runs in network namespaces that go with the command, its link is a TAP
-/// interface. Then one unmodified program with ordinary sockets, client and
-/// server, runs under `weir exec --stack` with each, between two namespaces, by
-/// the clock; this needs root, too. Our text of the paper has none of its tables.
+/// interface. Our text of the paper has none of its tables.
+///
+/// Then one unmodified program, with ordinary sockets, measures round trips and
+/// throughput by the clock under `weir exec --stack sys`, `mux` and `opt`: client
+/// and server are processes in two network namespaces, with a veth pair between
+/// them, whose costs are counted. It needs root, and libweir_exec.so where `weir
+/// exec` looks for it; without them it is left out.
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {
     /// Round trips of a round
@@ -46,14 +51,10 @@ pub(crate) struct Args {
           value_parser = clap::value_parser!(u32).range(1..=100))]
     rounds: u32,
 
-    /// Milliseconds of each throughput of the unmodified program
-    #[arg(long, value_name = "MS", default_value_t = 100,
-          value_parser = clap::value_parser!(u64).range(1..=10_000))]
-    each: u64,
-
-    /// The library with weir's sockets, as of `weir exec`
-    #[arg(long, value_name = "FILE")]
-    library: Option<PathBuf>,
+    /// How often the program runs under each stack, in turns; the medians count
+    #[arg(long, value_name = "N", default_value_t = 3,
+          value_parser = clap::value_parser!(u32).range(0..=100))]
+    program_rounds: u32,
 
     /// Draw throughput by message size into this folder
     #[arg(long, value_name = "DIR")]
@@ -64,8 +65,6 @@ pub(crate) struct Args {
     json: bool,
 }
 
-/// Bytes of the messages.
-const SIZES: [usize; 7] = [1, 64, 256, 1024, 4096, 8192, 16_384];
 /// Messages of one throughput, at most: small ones take long for a megabyte.
 const MESSAGES_MAX: usize = 20_000;
 
@@ -90,6 +89,15 @@ impl Protocols {
             Protocols::Sys => "SYS",
             Protocols::Mux => "MUX",
             Protocols::Opt => "OPT",
+        }
+    }
+
+    /// The word of `weir exec --stack`.
+    fn word(self) -> &'static str {
+        match self {
+            Protocols::Sys => "sys",
+            Protocols::Mux => "mux",
+            Protocols::Opt => "opt",
         }
     }
 
@@ -127,43 +135,23 @@ pub(crate) fn run(args: &Args) -> Result<(), CliError> {
             }
         }
     }
-    report.program(programs(args));
+    // A signal ended the command until here; from here on it ends processes, too.
+    let stop = ShutdownSignal::watch_hangup_too()?;
+    let ran = under_exec::run(args.program_rounds, args.trips, &stop);
+    if let Some(why) = &ran.left_out {
+        say(&format!(
+            "weir: the program under `weir exec` is left out: {why}"
+        ));
+    }
+    report.program(&ran);
     if let Some(folder) = &args.svg {
         report.draw(folder)?;
     }
-    stdout::report(args.json, &report, || report.table())
-}
-
-/// The unmodified program under each of the protocols, in turns.
-fn programs(args: &Args) -> Vec<stacks::Row> {
-    let mut rounds = Rounds::default();
-    let hosts = match Hosts::new() {
-        Ok(hosts) => hosts,
-        Err(failure) => {
-            say(&format!(
-                "weir: the unmodified program is left out: {failure}"
-            ));
-            return Vec::new();
-        }
-    };
-    let mut failed: Vec<Protocols> = Vec::new();
-    for _ in 0..args.rounds {
-        for protocols in Protocols::ALL {
-            if failed.contains(&protocols) {
-                continue;
-            }
-            let library = args.library.as_deref();
-            match hosts.measure(protocols, library, args.trips, args.each) {
-                Ok(measured) => rounds.add(protocols, &measured),
-                Err(why) => {
-                    let name = protocols.name();
-                    say(&format!("weir: the unmodified program under {name}: {why}"));
-                    failed.push(protocols);
-                }
-            }
-        }
+    stdout::report(args.json, &report, || report.table())?;
+    if stop.is_requested() {
+        return Err(CliError::Stopped(stop.signal()));
     }
-    rounds.rows()
+    Ok(())
 }
 
 /// One round of all that is measured of these protocols.

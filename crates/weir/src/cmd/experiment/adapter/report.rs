@@ -1,11 +1,15 @@
 //! What `weir experiment adapter` prints and draws.
 
+mod program;
+
 use super::super::NOT_IN_OUR_COPY;
-use super::{Protocols, name, stacks};
+use super::under_exec::Ran;
+use super::{Protocols, name};
 use crate::error::CliError;
 use crate::report::format;
 use crate::report::format::Column::{Left, Right};
 use crate::report::plot::{self, Curve, Frame, draw};
+use program::Program;
 use serde::Serialize;
 use std::path::Path;
 use weir_experiments::adapter::{Split, Transport};
@@ -46,15 +50,15 @@ pub(super) struct Throughput {
     pub(super) gbit_s: f64,
 }
 
-/// Everything, the best of all rounds.
+/// Everything: the best of all rounds, and what the program has measured.
 #[derive(Serialize, Debug)]
 pub(super) struct Report {
     trips: u32,
     rounds: u32,
     latency: Vec<Latency>,
     throughput: Vec<Throughput>,
-    /// One unmodified program.
-    program: Vec<stacks::Row>,
+    #[serde(flatten)]
+    program: Program,
 }
 
 impl Report {
@@ -64,13 +68,13 @@ impl Report {
             rounds,
             latency: Vec::new(),
             throughput: Vec::new(),
-            program: Vec::new(),
+            program: Program::default(),
         }
     }
 
-    /// Takes what the unmodified program has measured.
-    pub(super) fn program(&mut self, rows: Vec<stacks::Row>) {
-        self.program = rows;
+    /// Takes what the program has measured.
+    pub(super) fn program(&mut self, ran: &Ran) {
+        self.program = Program::new(ran);
     }
 
     /// Takes a round's, if it is the best so far.
@@ -105,18 +109,7 @@ impl Report {
             self.rounds,
             self.latency_table(),
             self.throughput_table(),
-            self.program_table(),
-        )
-    }
-
-    fn program_table(&self) -> String {
-        if self.program.is_empty() {
-            return String::new();
-        }
-        format!(
-            "\n\nOne unmodified program under each, by the clock, the best of {} rounds\n\n{}",
-            self.rounds,
-            stacks::table(&self.program)
+            self.program.text(),
         )
     }
 
