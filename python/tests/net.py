@@ -1,9 +1,11 @@
 """Two network namespaces and a link between them: this process's, and a peer's."""
 
+import contextlib
 import os
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 
 OURS, PEER = "10.7.0.1", "10.7.0.2"
@@ -19,6 +21,56 @@ def enter_namespace():
 
 def ip(*words):
     subprocess.run(["ip", *words], check=True)
+
+
+@contextlib.contextmanager
+def broker(grant):
+    """A broker here that grants this; gives its socket. WEIR_BINARY says which program."""
+    with tempfile.TemporaryDirectory() as folder:
+        os.chmod(folder, 0o755)
+        policy, socket = os.path.join(folder, "policy.toml"), os.path.join(folder, "socket")
+        with open(policy, "w") as file:
+            file.write("[[grant]]\n" + grant)
+        command = [os.environ["WEIR_BINARY"], "broker", "--config", policy, "--socket", socket]
+        with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as running:
+            try:
+                said = []
+                while "ready\n" not in said:
+                    line = running.stderr.readline()
+                    assert line, f"the broker has ended: {said}"
+                    said.append(line)
+                yield socket
+            finally:
+                running.terminate()
+                running.wait(20)
+
+
+def as_nobody(work, when_ready=lambda: None):
+    """What `work` returns, or its exception as text, in a child process of user nobody.
+
+    `work` gets a function; once it calls that, `when_ready` is called here.
+    """
+    ours, childs = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            os.setgroups([])
+            os.setgid(65534)
+            os.setuid(65534)
+            text = work(lambda: os.write(childs, b"ready\n"))
+        except Exception as error:
+            text = f"{type(error).__name__}: {error}"
+        os.write(childs, text.encode())
+        os._exit(0)
+    os.close(childs)
+    with os.fdopen(ours) as file:
+        text = file.readline()
+        if text == "ready\n":
+            when_ready()
+            text = file.readline()
+        text += file.read()
+    os.waitpid(pid, 0)
+    return text
 
 
 class Net:

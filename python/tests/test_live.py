@@ -113,6 +113,36 @@ class Ports(unittest.TestCase):
         self.assertEqual([bytes(one) for one in seen], [frame] * 3)
         self.assertTrue(all(one.direction == "out" for one in seen))
 
+    def test_an_interface_that_goes_ends_a_wait(self):
+        net.ip("link", "add", "gone0", "type", "veth", "peer", "name", "gone1")
+        net.ip("link", "set", "gone0", "up")
+        with weir.Port("gone0", "udp dst port 1") as port:
+            timer = threading.Timer(0.2, net.ip, ("link", "del", "gone0"))
+            timer.start()
+            began = time.monotonic()
+            with self.assertRaisesRegex(weir.Error, "gone0"):
+                while time.monotonic() - began < 20:
+                    port.recv(timeout=20)
+            timer.join()
+
+    def test_an_ordinary_user_gets_what_the_policy_grants(self):
+        with net.broker('users = [65534]\ninterfaces = ["weir0"]\nfilter = "udp dst port 53"\n') as socket:
+
+            def frames(ready):
+                with weir.Port(net.LINK, "udp", socket=socket) as port:
+                    ready()
+                    return f"{received(port, 3)} {len(port.recv_batch(timeout=0.1))}"
+
+            def send():
+                BED.send(54, 3)
+                BED.send(53, 3)
+
+            def taken(_):
+                return str(weir.Port(net.LINK, "udp", take=True, socket=socket))
+
+            self.assertEqual(net.as_nobody(frames, send), "3 0")
+            self.assertRegex(net.as_nobody(taken), "^PermissionDenied: .*taking")
+
     def test_what_is_wrong_is_named(self):
         with self.assertRaisesRegex(weir.Error, "none0"):
             weir.Port("none0")
