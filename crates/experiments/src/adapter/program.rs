@@ -6,10 +6,10 @@
 //!
 //! | byte | of a connection | of a datagram |
 //! |---|---|---|
-//! | [`ECHO`] | all that follows is sent back | the datagram is sent back |
-//! | [`COUNT`] | what follows is counted to its end; the count is sent back | counted |
-//! | [`TELL`] | | counted; the number of datagrams since the last answer is sent back |
-//! | [`END`] | the last connection | the server ends |
+//! | 1 | all that follows is sent back | the datagram is sent back |
+//! | 2 | what follows is counted to its end; the count is sent back | counted |
+//! | 3 | | counted; the number of datagrams since the last answer is sent back |
+//! | 4 | the last connection | the server ends |
 
 use serde::{Deserialize, Serialize};
 use std::io::{self, Read, Write};
