@@ -332,11 +332,12 @@ mod tests {
         };
         let found = measure(&settings).unwrap();
         server.join().unwrap().unwrap();
+        // Of datagrams a busy machine may deliver none in so short a time.
+        assert!(found.tcp.rates.iter().all(|rate| rate.gbit_s > 0.0));
         for of in [found.tcp, found.udp] {
             assert!(of.round_trip_us > 0.0, "{of:?}");
             let sizes: Vec<usize> = of.rates.iter().map(|rate| rate.bytes).collect();
             assert_eq!(sizes, SIZES);
-            assert!(of.rates.iter().all(|rate| rate.gbit_s > 0.0), "{of:?}");
         }
     }
 }

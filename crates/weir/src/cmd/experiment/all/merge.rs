@@ -5,6 +5,8 @@ use weir_lab::results::Figures;
 
 /// The member of a part's JSON that has the ranges, by JSON pointers (RFC 6901).
 const RANGES: &str = "ranges";
+/// The member with the number of runs. `runs` alone is a part's own: `setup` has its rows there.
+const COUNT: &str = "runs_merged";
 
 /// Quantiles 0.975 of Student's t distribution, by degrees of freedom from 1.
 const T: [f64; 9] = [
@@ -22,7 +24,7 @@ pub(super) fn merged(runs: &[Value]) -> Value {
     let all: Vec<&Value> = runs.iter().collect();
     let mut value = merge(&all, "", &mut ranges);
     if let Value::Object(fields) = &mut value {
-        fields.insert("runs".to_owned(), json!(runs.len()));
+        fields.insert(COUNT.to_owned(), json!(runs.len()));
         if !ranges.is_empty() {
             fields.insert(RANGES.to_owned(), Value::Object(ranges));
         }
@@ -126,7 +128,7 @@ mod tests {
         assert_eq!(merged["rows"][0]["now"], 2.0);
         assert_eq!(merged["rows"][0]["paper"], 7);
         assert_eq!(merged["holds"], true);
-        assert_eq!(merged["runs"], 3);
+        assert_eq!(merged["runs_merged"], 3);
         // 2 ± 4.303 · 1 · √(4/3), and nothing below zero where nothing was.
         let ranges = merged["ranges"].as_object().unwrap();
         assert_eq!(ranges.len(), 2, "{ranges:?}");
@@ -143,6 +145,14 @@ mod tests {
         let range = &merged(&runs)["ranges"]["/now"];
         let [least, most] = [0, 1].map(|at| range[at].as_f64().unwrap());
         assert!((least - 95.095).abs() < 1e-3 && (most - 105.105).abs() < 1e-3);
+    }
+
+    #[test]
+    fn a_parts_own_runs_stay() {
+        let runs = [1.0, 2.0].map(|ms| json!({ "runs": [{ "ms": ms }] }));
+        let merged = merged(&runs);
+        assert_eq!(merged["runs"][0]["ms"], 1.5);
+        assert!(merged["ranges"]["/runs/0/ms"].is_array(), "{merged}");
     }
 
     #[test]
