@@ -2,14 +2,15 @@
 //!
 //! The program uses the standard library's sockets and nothing of weir, so that `weir exec` can run
 //! it, unmodified, on the kernel's protocols and on weir's. The server is one thread, which serves
-//! one connection after another, and then datagrams. The first byte says what is asked:
+//! one connection after another, and then datagrams. The first byte says what is asked; of a datagram
+//! its lowest two bits, and the others are a number, by which an answer is known:
 //!
 //! | byte | of a connection | of a datagram |
 //! |---|---|---|
-//! | 1 | all that follows is sent back | the datagram is sent back |
-//! | 2 | what follows is counted to its end; the count is sent back | counted |
-//! | 3 | | counted; the number of datagrams since the last answer is sent back |
-//! | 4 | the last connection | the server ends |
+//! | 0 | all that follows is sent back | the datagram is sent back |
+//! | 1 | what follows is counted to its end; the count is sent back | counted |
+//! | 2 | | counted; its first byte and the number of datagrams since the last answer are sent back |
+//! | 3 | the last connection | the server ends |
 
 use serde::{Deserialize, Serialize};
 use std::io::{self, Read, Write};
@@ -17,10 +18,13 @@ use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream, UdpSocket
 use std::thread;
 use std::time::{Duration, Instant};
 
-const ECHO: u8 = 1;
-const COUNT: u8 = 2;
-const TELL: u8 = 3;
-const END: u8 = 4;
+const ECHO: u8 = 0;
+const COUNT: u8 = 1;
+const TELL: u8 = 2;
+const END: u8 = 3;
+/// The bits of a datagram's first byte that say what is asked, and how many they are.
+const ASKED: u8 = 3;
+const ASKED_BITS: u32 = 2;
 
 /// Bytes of the messages, by which throughput is measured.
 pub const SIZES: [usize; 7] = [1, 64, 256, 1024, 4096, 8192, 16_384];
@@ -38,6 +42,8 @@ const TRIPS_TIME_MAX: Duration = Duration::from_millis(300);
 /// Datagrams and bytes that are sent before the client waits for an answer.
 const WINDOW_MESSAGES: usize = 32;
 const WINDOW_BYTES: usize = 32 << 10;
+/// Length of the answer to [`TELL`], in bytes.
+const TOLD_LEN: usize = 1 + size_of::<u64>();
 /// Bytes that one call reads at most.
 const BUFFER: usize = 64 << 10;
 
@@ -128,11 +134,16 @@ fn serve_datagrams(socket: &UdpSocket, buffer: &mut [u8]) -> io::Result<()> {
     let mut count = 0_u64;
     loop {
         let len = socket.recv(buffer)?;
-        match buffer[..len].first() {
-            Some(&ECHO) => drop(socket.send(&buffer[..len])?),
-            Some(&COUNT) => count += 1,
-            Some(&TELL) => {
-                socket.send(&(count + 1).to_be_bytes())?;
+        let Some(first) = buffer[..len].first() else {
+            continue;
+        };
+        match first & ASKED {
+            ECHO => drop(socket.send(&buffer[..len])?),
+            COUNT => count += 1,
+            TELL => {
+                let mut answer = [*first; TOLD_LEN];
+                answer[1..].copy_from_slice(&(count + 1).to_be_bytes());
+                socket.send(&answer)?;
                 count = 0;
             }
             _ => return Ok(()),
@@ -154,10 +165,12 @@ pub fn measure(settings: &Settings) -> io::Result<Found> {
     let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0))?;
     socket.connect(settings.server)?;
     socket.set_read_timeout(Some(ANSWER_MAX))?;
+    let mut datagrams = Datagrams { socket, number: 0 };
     let udp = Measured {
-        round_trip_us: udp_trips(settings, &socket)?,
-        rates: each_size(|bytes| udp_rate(settings, &socket, bytes))?,
+        round_trip_us: trips(settings, || Ok(datagrams.ask(ECHO, &mut [0])?.is_some()))?,
+        rates: each_size(|bytes| udp_rate(settings, &mut datagrams, bytes))?,
     };
+    let socket = datagrams.socket;
     socket.send(&[END])?;
     Ok(Found { tcp, udp })
 }
@@ -204,23 +217,45 @@ fn tcp_trips(settings: &Settings) -> io::Result<f64> {
     })
 }
 
-fn udp_trips(settings: &Settings, socket: &UdpSocket) -> io::Result<f64> {
-    let mut buffer = [0; 16];
-    trips(settings, || {
-        socket.send(&[ECHO])?;
-        answer(socket, &mut buffer).map(|answer| answer.is_some())
-    })
+/// The client's datagrams.
+struct Datagrams {
+    socket: UdpSocket,
+    /// The number of the last question.
+    number: u8,
+}
+
+impl Datagrams {
+    /// Asks by a message, and waits for the answer; `None` if it does not come in time. Answers to
+    /// earlier questions, which came too late, are passed over.
+    fn ask(&mut self, what: u8, message: &mut [u8]) -> io::Result<Option<[u8; TOLD_LEN]>> {
+        self.number = self.number.wrapping_add(1);
+        message[0] = self.number << ASKED_BITS | what;
+        self.socket.send(message)?;
+        let mut answer = [0; TOLD_LEN];
+        loop {
+            match self.socket.recv(&mut answer) {
+                Ok(_) if answer[0] == message[0] => return Ok(Some(answer)),
+                Ok(_) => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(None),
+                Err(error) => return Err(error),
+            }
+        }
+    }
 }
 
 /// The median of round trips in microseconds, after some that warm the caches. `trip` returns
 /// whether the byte came back.
 fn trips(settings: &Settings, mut trip: impl FnMut() -> io::Result<bool>) -> io::Result<f64> {
-    for _ in 0..settings.trips / 10 {
-        trip()?;
-    }
-    let (began, mut missing) = (Instant::now(), 0);
+    let (warm, mut missing) = (settings.trips as usize / 10, 0);
     let mut times = Vec::new();
-    while times.len() < settings.trips as usize && began.elapsed() < TRIPS_TIME_MAX {
+    let mut began = Instant::now();
+    // Until there is one, however long it takes.
+    while times.len() <= warm
+        || times.len() < warm + settings.trips as usize && began.elapsed() < TRIPS_TIME_MAX
+    {
+        if times.len() < warm {
+            began = Instant::now();
+        }
         let start = Instant::now();
         if trip()? {
             times.push(start.elapsed());
@@ -229,9 +264,9 @@ fn trips(settings: &Settings, mut trip: impl FnMut() -> io::Result<bool>) -> io:
             check_missing(&mut missing)?;
         }
     }
+    let times = &mut times[warm..];
     times.sort_unstable();
-    let median = times.get(times.len() / 2);
-    Ok(median.map_or(0.0, |time| time.as_secs_f64() * 1e6))
+    Ok(times[times.len() / 2].as_secs_f64() * 1e6)
 }
 
 fn check_missing(missing: &mut u32) -> io::Result<()> {
@@ -241,15 +276,6 @@ fn check_missing(missing: &mut u32) -> io::Result<()> {
         return Err(io::Error::new(io::ErrorKind::TimedOut, text));
     }
     Ok(())
-}
-
-/// A datagram, if one comes in time.
-fn answer<'a>(socket: &UdpSocket, buffer: &'a mut [u8]) -> io::Result<Option<&'a [u8]>> {
-    match socket.recv(buffer) {
-        Ok(len) => Ok(Some(&buffer[..len])),
-        Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(None),
-        Err(error) => Err(error),
-    }
 }
 
 /// Writes messages for the time, and counts until the server has read all of them.
@@ -279,33 +305,36 @@ fn tcp_rate(settings: &Settings, bytes: usize) -> io::Result<Rate> {
 }
 
 /// Sends windows of messages for the time; the last message of each asks how many have come.
-fn udp_rate(settings: &Settings, socket: &UdpSocket, bytes: usize) -> io::Result<Rate> {
+fn udp_rate(settings: &Settings, datagrams: &mut Datagrams, bytes: usize) -> io::Result<Rate> {
     let window = (WINDOW_BYTES / bytes).clamp(1, WINDOW_MESSAGES);
     let mut message = vec![COUNT; bytes];
-    let mut buffer = [0; 16];
     let (mut sent, mut received, mut missing) = (0, 0, 0);
+    // What was not told before is of other messages.
+    while datagrams.ask(TELL, &mut message)?.is_none() {
+        check_missing(&mut missing)?;
+    }
     let began = Instant::now();
-    while began.elapsed() < settings.time {
+    while received == 0 || began.elapsed() < settings.time {
         message[0] = COUNT;
         for _ in 1..window {
-            socket.send(&message)?;
+            datagrams.socket.send(&message)?;
         }
-        message[0] = TELL;
-        socket.send(&message)?;
+        let answer = datagrams.ask(TELL, &mut message)?;
         sent += window as u64;
-        match answer(socket, &mut buffer)?.and_then(|answer| answer.first_chunk()) {
+        match answer.and_then(|answer| answer.last_chunk().copied()) {
             Some(count) => {
-                received += u64::from_be_bytes(*count);
+                received += u64::from_be_bytes(count);
                 missing = 0;
             }
             None => check_missing(&mut missing)?,
         }
     }
     let took = began.elapsed();
+    let received = received.min(sent);
     Ok(Rate {
         bytes,
         gbit_s: gbit_s(received * bytes as u64, took),
-        lost: 1.0 - received.min(sent) as f64 / sent as f64,
+        lost: 1.0 - received as f64 / sent as f64,
     })
 }
 
@@ -320,7 +349,7 @@ mod tests {
     /// On the loopback interface of a machine without other needs.
     #[test]
     fn client_and_server_agree() {
-        // An address of its own: between the two binds nobody else takes the port.
+        // No other test has this address, so none takes the port between the two binds.
         let free = TcpListener::bind("127.19.96.7:0").unwrap();
         let at = free.local_addr().unwrap();
         drop(free);
@@ -332,12 +361,46 @@ mod tests {
         };
         let found = measure(&settings).unwrap();
         server.join().unwrap().unwrap();
-        // Of datagrams a busy machine may deliver none in so short a time.
-        assert!(found.tcp.rates.iter().all(|rate| rate.gbit_s > 0.0));
         for of in [found.tcp, found.udp] {
             assert!(of.round_trip_us > 0.0, "{of:?}");
             let sizes: Vec<usize> = of.rates.iter().map(|rate| rate.bytes).collect();
             assert_eq!(sizes, SIZES);
+            assert!(of.rates.iter().all(|rate| rate.gbit_s > 0.0), "{of:?}");
         }
+    }
+
+    /// A server whose answers come after the client has asked again.
+    #[test]
+    fn late_answers_are_not_taken_for_others() {
+        let server = UdpSocket::bind("127.19.96.8:0").unwrap();
+        let at = server.local_addr().unwrap();
+        let late = thread::spawn(move || {
+            let mut buffer = [0; 16];
+            let (_, client) = server.recv_from(&mut buffer).unwrap();
+            let first = buffer[0];
+            let _ = server.recv_from(&mut buffer).unwrap();
+            let told = |first: u8, count: u8| [first, 0, 0, 0, 0, 0, 0, 0, count];
+            server.send_to(&told(first, 1), client).unwrap();
+            server.send_to(&told(buffer[0], 2), client).unwrap();
+        });
+        let socket = UdpSocket::bind("127.19.96.8:0").unwrap();
+        socket.connect(at).unwrap();
+        socket.set_read_timeout(Some(ANSWER_MAX)).unwrap();
+        let mut datagrams = Datagrams { socket, number: 63 };
+        assert_eq!(datagrams.ask(TELL, &mut [0]).unwrap(), None);
+        let answer = datagrams.ask(TELL, &mut [0]).unwrap().unwrap();
+        assert_eq!(answer[TOLD_LEN - 1], 2);
+        late.join().unwrap();
+    }
+
+    #[test]
+    fn without_answers_there_is_no_figure() {
+        let settings = Settings {
+            server: SocketAddr::from(([127, 0, 0, 1], 9)),
+            trips: 20,
+            time: Duration::from_millis(1),
+        };
+        let error = trips(&settings, || Ok(false)).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::TimedOut);
     }
 }
