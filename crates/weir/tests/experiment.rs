@@ -368,7 +368,8 @@ fn all_goes_on_where_it_was() {
     let earlier = folder.join("earlier");
     std::fs::create_dir(&earlier).unwrap();
     let against = ["--against", earlier.to_str().unwrap()];
-    let ranges = json!({"rows": [{"now": 30.0}], "ranges": {"/rows/0/now": [29.0, 31.0]}});
+    let ranges =
+        json!({"rows": [{"what": "UDP", "now": 30.0}], "ranges": {"/rows/0/now": [29.0, 31.0]}});
     std::fs::write(earlier.join("vmtp.json"), ranges.to_string()).unwrap();
     let run = all(&[&parts[..], &against].concat());
     let text = String::from_utf8(run.stdout).unwrap();
@@ -388,6 +389,15 @@ fn all_goes_on_where_it_was() {
         let said = String::from_utf8_lossy(&run.stderr).into_owned();
         assert!(said.contains(words), "{said}");
     }
+    // Anew, nothing of what was there is taken for one of these runs.
+    printed("tpca", 2, &json!({"seed": 77}));
+    all(&["--again", "--part", "tpca"]);
+    let runs = std::fs::read_dir(folder.join("runs")).unwrap();
+    let runs = runs.filter_map(|entry| entry.unwrap().file_name().into_string().ok());
+    let runs: Vec<String> = runs.filter(|name| name.starts_with("tpca")).collect();
+    assert_eq!(runs, ["tpca-1.json"]);
+    let run = std::fs::read_to_string(folder.join("runs/tpca-1.json")).unwrap();
+    assert!(run.contains("\"seed\": 1992"), "{run}");
     let beside = ["all", "--out", path, "--part", "tpca", "--beside", "x"];
     let said = experiment(&beside).stderr;
     let said = String::from_utf8_lossy(&said).into_owned();

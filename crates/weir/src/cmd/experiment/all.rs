@@ -20,15 +20,16 @@ use std::time::{Duration, Instant};
 ///
 /// Each part is a command of its own that is run three times. What each run prints is kept in the
 /// folder `runs`, and is not measured again: what was stopped goes on where it was. PART.json has the
-/// median of each figure, and the range in which a further run's lies with 95 %. Some thirteen minutes; as
-/// root, since most parts make network namespaces. Other work on the machine shows.
+/// median of each figure, and the range in which a further run's lies with 95 %, at least 5 % to
+/// either side. Some thirteen minutes; as root, since most parts make network namespaces. Other work
+/// on the machine shows.
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {
     /// The folder, which is made if it is not there
     #[arg(short, long, value_name = "DIR")]
     out: PathBuf,
 
-    /// Run all parts again
+    /// Forget the runs that are there, and run all parts again
     #[arg(long)]
     again: bool,
 
@@ -229,10 +230,15 @@ fn runs_of(
 ) -> Result<(Vec<Value>, Option<String>), CliError> {
     let mut runs = Vec::new();
     let count = if part.is_computed { 1 } else { args.runs };
-    let is_kept = !args.again && beside.is_none();
+    if args.again || beside.is_some() {
+        // All of them: if this ends early, what goes on later shall not take them for its own.
+        for number in 1..=merge::RUNS_MAX as u8 {
+            remove(&run_path(&args.out, part, number))?;
+        }
+    }
     for number in 1..=count {
         let path = run_path(&args.out, part, number);
-        if let Some(run) = is_kept.then(|| stored(&path).ok()).flatten() {
+        if let Ok(run) = stored(&path) {
             runs.push(run);
             continue;
         }
@@ -246,6 +252,16 @@ fn runs_of(
         }
     }
     Ok((runs, None))
+}
+
+fn remove(path: &Path) -> Result<(), CliError> {
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(CliError::run(format!(
+            "cannot remove {}: {error}",
+            path.display()
+        ))),
+        _ => Ok(()),
+    }
 }
 
 /// The folder of what each run has printed.

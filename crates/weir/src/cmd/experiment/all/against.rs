@@ -1,6 +1,6 @@
 //! How the figures agree with an earlier run's ranges.
 
-use super::merge::ranges;
+use super::merge::{are_alike, ranges};
 use super::page::rounded;
 use super::{Outcome, PARTS, Part, part_path, stored};
 use crate::error::CliError;
@@ -34,7 +34,7 @@ impl Earlier {
         Ok(Earlier(found))
     }
 
-    /// The parts that both have, if they have ranges.
+    /// The parts that both have; one that is computed has no figure with a range.
     pub(super) fn compare(&self, here: &[Outcome]) -> Vec<Compared> {
         let all = self.0.iter().filter_map(|(part, there)| {
             let outcome = here.iter().find(|outcome| outcome.part == *part)?;
@@ -43,7 +43,7 @@ impl Earlier {
                 agreement: agreement(outcome.result.as_ref().ok()?, there),
             })
         });
-        all.filter(|one| one.agreement.figures > 0).collect()
+        all.collect()
     }
 }
 
@@ -72,7 +72,7 @@ pub(super) fn agreement(here: &Value, there: &Value) -> Agreement {
         outside: Vec::new(),
     };
     for (path, range) in ranges(there) {
-        let Some(figure) = here.pointer(path).and_then(Value::as_f64) else {
+        let Some(figure) = same(here, there, path).and_then(Value::as_f64) else {
             continue;
         };
         found.figures += 1;
@@ -85,6 +85,18 @@ pub(super) fn agreement(here: &Value, there: &Value) -> Agreement {
         }
     }
     found
+}
+
+/// What has that JSON pointer here, if it is in the same rows as there.
+fn same<'a>(here: &'a Value, there: &Value, path: &str) -> Option<&'a Value> {
+    let ends = path.match_indices('/').map(|(at, _)| at);
+    for end in ends {
+        let (here, there) = (here.pointer(&path[..end])?, there.pointer(&path[..end])?);
+        if !are_alike(here, there) {
+            return None;
+        }
+    }
+    here.pointer(path)
 }
 
 impl Outside {
@@ -130,5 +142,17 @@ mod tests {
         let found = agreement(&here, &there);
         let said: Vec<String> = found.outside.iter().map(Outside::text).collect();
         assert_eq!(said, ["/rows/0/now: 8.000, there 0.500 to 7.000"]);
+    }
+
+    #[test]
+    fn figures_of_other_rows_are_not_compared() {
+        let run = |first: &str, now: f64| {
+            json!({
+                "rows": [{ "by": first, "now": now }],
+                "ranges": { "/rows/0/now": [0.5, 7.0] },
+            })
+        };
+        assert_eq!(agreement(&run("OPT", 2.0), &run("OPT", 2.0)).figures, 1);
+        assert_eq!(agreement(&run("MUX", 9.0), &run("OPT", 2.0)).figures, 0);
     }
 }

@@ -18,7 +18,7 @@ pub(super) const RUNS_MAX: usize = T.len() + 1;
 
 /// The JSON of several runs as one: each number is the median, and `ranges` has, for those that are
 /// not always the same, where a further run's lies with 95 %. Of what is not the same in all runs and
-/// no number, the last counts.
+/// no number, the last counts; and of rows that other runs have otherwise or not at all.
 pub(super) fn merged(runs: &[Value]) -> Value {
     let mut ranges = Map::new();
     let all: Vec<&Value> = runs.iter().collect();
@@ -37,6 +37,10 @@ fn merge(runs: &[&Value], path: &str, ranges: &mut Map<String, Value>) -> Value 
         return Value::Null;
     };
     match last {
+        Value::Object(_) if runs.iter().any(|run| !are_alike(run, last)) => (*last).clone(),
+        Value::Array(items) if runs.iter().any(|run| len(run) != Some(items.len())) => {
+            (*last).clone()
+        }
         Value::Object(fields) => {
             let members = fields.iter().map(|(name, _)| {
                 let each: Vec<&Value> = runs.iter().filter_map(|run| run.get(name)).collect();
@@ -63,6 +67,21 @@ fn merge(runs: &[&Value], path: &str, ranges: &mut Map<String, Value>) -> Value 
         }
         other => (*other).clone(),
     }
+}
+
+fn len(value: &Value) -> Option<usize> {
+    value.as_array().map(Vec::len)
+}
+
+/// Whether two objects are of the same thing: their texts say what it is.
+pub(super) fn are_alike(one: &Value, other: &Value) -> bool {
+    texts(one).eq(texts(other))
+}
+
+/// The members of an object that are texts, with their names.
+fn texts(value: &Value) -> impl Iterator<Item = (&String, &str)> {
+    let fields = value.as_object().into_iter().flatten();
+    fields.filter_map(|(name, value)| Some((name, value.as_str()?)))
 }
 
 /// The least range, as a share of the mean to either side: runs that follow each other do not show
@@ -153,6 +172,26 @@ mod tests {
         let merged = merged(&runs);
         assert_eq!(merged["runs"][0]["ms"], 1.5);
         assert!(merged["ranges"]["/runs/0/ms"].is_array(), "{merged}");
+    }
+
+    #[test]
+    fn rows_that_not_all_runs_have_are_not_mixed() {
+        let row = |what: &str, now: f64| json!({ "what": what, "now": now });
+        let lacks_one = [
+            json!({ "rows": [row("MUX", 1.0), row("OPT", 2.0)] }),
+            json!({ "rows": [row("OPT", 4.0)] }),
+        ];
+        let (both, last) = (merged(&lacks_one), &lacks_one[1]);
+        assert_eq!(both["rows"], last["rows"]);
+        assert!(both.get("ranges").is_none(), "{both}");
+        let others = [
+            json!({ "rows": [row("MUX", 1.0), row("same", 2.0)] }),
+            json!({ "rows": [row("OPT", 4.0), row("same", 3.0)] }),
+        ];
+        let both = merged(&others);
+        assert_eq!(both["rows"][0], row("OPT", 4.0));
+        assert_eq!(both["rows"][1]["now"], 2.5);
+        assert_eq!(both["ranges"].as_object().unwrap().len(), 1);
     }
 
     #[test]
