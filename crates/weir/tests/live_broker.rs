@@ -147,6 +147,16 @@ fn metrics_are_those_of_ports_and_of_listeners() {
     broker.until_metrics(&net.b, &["weir_broker_ports 0\n"]);
     broker.signal(Signal::TERM);
     assert_eq!(broker.end().code, Some(0));
+    // An address in use is refused before anything else is done.
+    let taken = net.b.run(|| std::net::TcpListener::bind("127.0.0.1:0"));
+    let taken = taken.unwrap();
+    let at = taken.local_addr().unwrap().to_string();
+    let other = folder.path("other");
+    let broker = ["broker", "--config", &config, "--socket", &other];
+    let ended = net.weir(&[&broker[..], &["--metrics", &at]].concat()).end();
+    assert_eq!(ended.code, Some(1), "{ended:?}");
+    assert!(ended.stderr.contains(&at), "{ended:?}");
+    assert!(!std::path::Path::new(&other).exists());
 }
 
 /// The shipped policy copies ARP and name look-ups to the host, without hiding

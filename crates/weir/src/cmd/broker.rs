@@ -94,6 +94,8 @@ pub(crate) fn run(args: &Args) -> Result<(), CliError> {
         return Err(CliError::run("the broker must be started as root"));
     }
     allow_open_files();
+    // Before ports of an earlier broker are taken over: the address may be in use.
+    let metrics = args.metrics.map(Metrics::serve).transpose()?;
     let listener = listen(&args.socket)?;
     let keep = args.runtime_dir().map(RuntimeDir::open).transpose();
     let keep = keep.map_err(CliError::run)?;
@@ -123,7 +125,7 @@ pub(crate) fn run(args: &Args) -> Result<(), CliError> {
         reload(daemon, &config, keeps_nothing);
     });
     watched.map_err(|error| CliError::run(format!("cannot serve: {error}")))?;
-    if let Some(metrics) = args.metrics.map(Metrics::serve).transpose()? {
+    if let Some(metrics) = metrics {
         daemon.watch_every(METRICS_INTERVAL, move |daemon| {
             metrics.show(exposition(daemon));
         });
@@ -176,43 +178,43 @@ fn exposition<F: Backend>(daemon: &Daemon<F>) -> Exposition {
     ] {
         out.one(name, "gauge", help, value as u64);
     }
-    let ports: Vec<PortStatus> = daemon.ports().take(METRICS_PORTS_MAX).collect();
-    let rows = |of: fn(&PortStatus) -> u64| -> Vec<_> {
-        let rows = ports.iter().map(|port| {
+    let ports = daemon.ports().take(METRICS_PORTS_MAX);
+    let ports: Vec<(String, PortStatus)> = ports
+        .map(|port| {
             let (number, uid) = (port.port.to_string(), port.uid.to_string());
             let names = [
                 ("port", &*number),
                 ("interface", &port.interface),
                 ("uid", &uid),
             ];
-            (labels(&names), of(port))
-        });
-        rows.collect()
-    };
-    for (name, help, rows) in [
-        (
-            "port_delivered_total",
-            "Frames put into a port's queue",
-            rows(|port| port.delivered),
-        ),
-        (
-            "port_lost_total",
-            "Frames lost because a port's queue was full",
-            rows(|port| port.lost),
-        ),
-        (
-            "port_sent_total",
-            "Frames that a port has sent by the path that checks",
-            rows(|port| port.sent),
-        ),
-        (
-            "port_refused_total",
-            "Frames of a port that the policy did not let pass",
-            rows(|port| port.refused),
-        ),
-    ] {
-        out.metric(name, "counter", help, &rows);
-    }
+            (labels(&names), port)
+        })
+        .collect();
+    out.counters(
+        &ports,
+        &[
+            (
+                "port_delivered_total",
+                "Frames put into a port's queue",
+                |port| port.delivered,
+            ),
+            (
+                "port_lost_total",
+                "Frames lost because a port's queue was full",
+                |port| port.lost,
+            ),
+            (
+                "port_sent_total",
+                "Frames that a port has sent by the path that checks",
+                |port| port.sent,
+            ),
+            (
+                "port_refused_total",
+                "Frames of a port that the policy did not let pass",
+                |port| port.refused,
+            ),
+        ],
+    );
     out
 }
 

@@ -602,36 +602,30 @@ impl Listener<'_> {
         let help = "Their bytes on the wire";
         out.one("bytes_total", "counter", help, bytes);
         // Without a broker, counters are not known.
-        let counted: Vec<_> = (self.ports.iter_mut())
-            .filter_map(|one| {
-                let counters = one.port.counters().ok()?;
-                Some((label("interface", &one.name), counters))
-            })
-            .collect();
-        let rows = |of: fn(&PortCounters) -> u64| -> Vec<_> {
-            let rows = counted.iter();
-            rows.map(|(name, counters)| (name.clone(), of(counters)))
-                .collect()
-        };
-        for (name, help, rows) in [
-            (
-                "delivered_total",
-                "Frames put into the queue, by interface",
-                rows(|counters| counters.delivered),
-            ),
-            (
-                "lost_total",
-                "Frames lost because the queue was full, by interface",
-                rows(|counters| counters.lost),
-            ),
-            (
-                "interface_dropped_total",
-                "Frames that the interface dropped, for any receiver",
-                rows(|counters| counters.interface_lost),
-            ),
-        ] {
-            out.metric(name, "counter", help, &rows);
-        }
+        let ports = self.ports.iter_mut().filter_map(|one| {
+            let counters = one.port.counters().ok()?;
+            Some((label("interface", &one.name), counters))
+        });
+        out.counters::<PortCounters>(
+            &ports.collect::<Vec<_>>(),
+            &[
+                (
+                    "delivered_total",
+                    "Frames put into the queue, by interface",
+                    |counters| counters.delivered,
+                ),
+                (
+                    "lost_total",
+                    "Frames lost because the queue was full, by interface",
+                    |counters| counters.lost,
+                ),
+                (
+                    "interface_dropped_total",
+                    "Frames that the interface dropped, for any receiver",
+                    |counters| counters.interface_lost,
+                ),
+            ],
+        );
         metrics.show(out);
     }
 

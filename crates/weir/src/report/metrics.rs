@@ -14,6 +14,9 @@ const CLIENT_MAX: Duration = Duration::from_secs(1);
 /// Largest request, in bytes.
 const QUESTION_BYTES_MAX: usize = 4096;
 
+/// A counter's name, its help, and its value in a row.
+pub(crate) type CounterOf<T> = (&'static str, &'static str, fn(&T) -> u64);
+
 /// The metrics of a command, as text.
 #[derive(Debug)]
 pub(crate) struct Exposition {
@@ -38,6 +41,16 @@ impl Exposition {
         let _ = writeln!(out, "# TYPE {prefix}{name} {kind}");
         for (labels, value) in rows {
             let _ = writeln!(out, "{prefix}{name}{labels} {value}");
+        }
+    }
+
+    /// Adds these counters, each with a line for each row, which has [labels](label).
+    pub(crate) fn counters<T>(&mut self, rows: &[(String, T)], counters: &[CounterOf<T>]) {
+        for (name, help, value) in counters {
+            let lines = rows
+                .iter()
+                .map(|(labels, row)| (labels.clone(), value(row)));
+            self.metric(name, "counter", help, &lines.collect::<Vec<_>>());
         }
     }
 
