@@ -22,8 +22,6 @@ pub const VARIABLE: u16 = 65535;
 /// message.record(256, &[192, 0, 2, 1, 0, 0, 0, 0, 0, 0, 5, 0xdc]);
 /// assert_eq!(message.finish(1_700_000_000, 0, 1).len(), 16 + 16 + 16);
 /// ```
-///
-/// The caller sees to it that it stays shorter than 65,536 bytes.
 #[derive(Debug)]
 pub struct Message {
     bytes: Vec<u8>,
@@ -41,8 +39,8 @@ impl Default for Message {
 }
 
 impl Message {
-    /// Its bytes so far, the header's included.
-    pub fn bytes(&self) -> usize {
+    /// Its length so far in bytes, the header's included; at most 65,535 are a message.
+    pub fn wire_len(&self) -> usize {
         self.bytes.len()
     }
 
@@ -74,9 +72,12 @@ impl Message {
 
     /// The whole message: its export time in seconds since 1970, Data Records sent before it, and
     /// its Observation Domain.
+    ///
+    /// # Panics
+    /// If it is longer than 65,535 bytes.
     pub fn finish(&mut self, export_s: u32, sequence: u32, domain: u32) -> &[u8] {
         self.end_set();
-        let len = self.bytes.len() as u16;
+        let len = u16::try_from(self.bytes.len()).expect("a message that its length can say");
         self.put(0, VERSION);
         self.put(2, len);
         for (at, value) in [(4, export_s), (8, sequence), (12, domain)] {
@@ -132,7 +133,7 @@ mod tests {
             1, 1, 0, 2, 0, 27, 0, 16, 0, 1, 0, 8,
             1, 0, 0, 12, 1, 2, 3, 4, 5, 6, 7, 8,
         ];
-        assert_eq!(message.bytes(), expected.len());
+        assert_eq!(message.wire_len(), expected.len());
         assert_eq!(message.finish(9, 7, 1), expected);
         message.clear();
         assert!(message.is_empty());

@@ -67,7 +67,7 @@ impl Encoder {
             self.templates(out)?;
         }
         let template = self.encode(line);
-        if self.message.bytes() + SET_HEADER_LEN + self.record.len() > MESSAGE_LEN_MAX {
+        if self.message.wire_len() + SET_HEADER_LEN + self.record.len() > MESSAGE_LEN_MAX {
             self.flush(out)?;
         }
         self.message.record(template, &self.record);

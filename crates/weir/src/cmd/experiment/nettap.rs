@@ -6,7 +6,7 @@ mod net_counter;
 
 use super::NOT_IN_OUR_COPY;
 use crate::cmd::lab::rfc2544::{Report, SizeResult, measured};
-use crate::error::CliError;
+use crate::error::{CliError, say};
 use crate::report::format;
 use crate::report::format::Column::{Left, Right};
 use crate::report::plot::{self, Curve, Frame, draw};
@@ -294,14 +294,17 @@ pub(crate) fn run(args: &Args) -> Result<(), CliError> {
     if let Some(folder) = &args.svg {
         figures(folder, &rows, other.as_ref())?;
     }
-    let comparison = other.and_then(|other| other.compare(args.sizes(), &rows));
+    let comparison = other.map(|other| other.compare(args.sizes(), &rows));
+    if matches!(comparison, Some(None)) {
+        say("weir: --beside: of what was measured there, nothing has a rate here: no figure 7");
+    }
     let found = Found {
         rows,
         calls_us: by_calls.as_ref().map(|calls| calls.medians_us),
         calls_added_us: by_calls.as_ref().map(|calls| calls.added_us),
         paper_calls_us: PAPER_CALLS_US,
         net_counter_packets: counter.counted()?,
-        beside: comparison,
+        beside: comparison.flatten(),
     };
     let text = if args.json {
         serde_json::to_string(&found).map_err(CliError::run)?
@@ -337,12 +340,8 @@ impl Calls {
     }
 }
 
-/// What was measured in the order of [`calls_order`]; `None` if something of it was not.
-fn calls(report: &Report) -> Option<Calls> {
-    let latency = |index| {
-        let found = report.results.iter().find(|found| found.index == index)?;
-        Some(found.median_ns()? as f64 / 1e3)
-    };
+/// Pairs without and with calls, of what `latency` gives for the number of a measurement.
+fn call_pairs(latency: impl Fn(usize) -> Option<f64>) -> Option<Vec<[f64; 2]>> {
     let pairs = calls_order().enumerate().map(|(number, order)| {
         let mut pair = [0.0; 2];
         for (place, which) in order.into_iter().enumerate() {
@@ -350,7 +349,16 @@ fn calls(report: &Report) -> Option<Calls> {
         }
         Some(pair)
     });
-    Calls::of(&pairs.collect::<Option<Vec<_>>>()?)
+    pairs.collect()
+}
+
+/// What was measured in the order of [`calls_order`]; `None` if something of it was not.
+fn calls(report: &Report) -> Option<Calls> {
+    let latency = |index| {
+        let found = report.results.iter().find(|found| found.index == index)?;
+        Some(found.median_ns()? as f64 / 1e3)
+    };
+    Calls::of(&call_pairs(latency)?)
 }
 
 /// All that is reported; the form of `--json`.
@@ -588,6 +596,21 @@ mod tests {
             "{text}"
         );
         assert!(table(&[64], &found(None)).contains("each frame: not measured"));
+    }
+
+    #[test]
+    fn each_pairs_bridges_are_told_apart() {
+        let line: Vec<&str> = calls_order().flatten().map(|which| CALLS[which]).collect();
+        let latency = |index: usize| {
+            let has_calls = line.get(index)?.ends_with("--calls-each");
+            Some(if has_calls { 5.0 } else { 3.0 })
+        };
+        assert_eq!(call_pairs(latency), Some(vec![[3.0, 5.0]; 6]));
+        assert_ne!(line[0], line[2], "the order alternates");
+        assert_eq!(
+            call_pairs(|index| latency(index).filter(|_| index < 11)),
+            None
+        );
     }
 
     #[test]

@@ -63,8 +63,8 @@ Examples:
   GET /events        the same once a second, as server-sent events
   GET /capture.pcapng  the frames that are kept (--keep)
 
-By default only this machine reaches the page. With another address anyone who reaches it and has the
-token sees all frames, and nothing is encrypted: use a tunnel, such as ssh -L, instead. Requests by
+By default only this machine reaches the page. With another address anyone who reaches it and has
+the token sees all frames, and nothing is encrypted: use a tunnel, such as ssh -L, instead. Requests by
 names other than localhost and those of --name are refused: another site's page could send them.
 
 Exit status: 1 if it cannot listen, or the interface is gone; 2 if the filter, an option or the

@@ -3,7 +3,7 @@
 //! A browser that is not asked by its user sends requests, too: another site's page may make it. So a
 //! request needs the token, which other sites do not know, and a `Host` that is this server's: a name
 //! of another site may lead here (DNS rebinding). Connections, streams and captures are limited; a
-//! slow browser gets the newest news, not all. Nothing is made that nobody asks for.
+//! slow browser gets the newest news, not all. News and captures are made on request only.
 
 use super::capture;
 use axum::Router;

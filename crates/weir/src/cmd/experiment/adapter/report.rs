@@ -7,12 +7,22 @@ use super::under_exec::Ran;
 use super::{Protocols, name};
 use crate::error::CliError;
 use crate::report::format;
-use crate::report::format::Column::{Left, Right};
+use crate::report::format::Column::{self, Left, Right};
 use crate::report::plot::{self, Curve, Frame, draw};
 use program::Program;
 use serde::Serialize;
 use std::path::Path;
 use weir_experiments::adapter::{Split, Transport};
+
+/// The columns of tables by the bytes of a message.
+const BY_BYTES: [Column<'static>; 6] = [
+    Left(""),
+    Right("bytes"),
+    Right("paper"),
+    Right("SYS"),
+    Right("MUX"),
+    Right("OPT"),
+];
 
 /// One-byte round trips.
 #[derive(Serialize, Clone, Debug)]
@@ -139,14 +149,6 @@ impl Report {
     }
 
     fn throughput_table(&self) -> String {
-        let columns = [
-            Left(""),
-            Right("bytes"),
-            Right("paper"),
-            Right("SYS"),
-            Right("MUX"),
-            Right("OPT"),
-        ];
         let mut kinds: Vec<_> = (self.throughput.iter())
             .map(|row| (row.transport, row.bytes))
             .collect();
@@ -168,7 +170,7 @@ impl Report {
             }));
             cells
         });
-        format::table(&columns, rows)
+        format::table(&BY_BYTES, rows)
     }
 
     /// Throughput by message size, a figure for each transport.

@@ -83,7 +83,7 @@ fn run_once(protocols: Protocols, trips: u32, stop: &ShutdownSignal) -> anyhow::
         if let Some(status) = client.try_wait()? {
             break status.success();
         }
-        // A server that succeeds has been told to end by the client.
+        // A server ends with success when the client asks it to.
         if server.try_wait()?.is_some_and(|status| !status.success()) {
             bail!(
                 "the server under --stack {word} failed: {}",

@@ -3,8 +3,8 @@
 use super::super::super::NOT_IN_OUR_COPY;
 use super::super::under_exec::Ran;
 use super::super::{Protocols, name};
+use super::BY_BYTES;
 use crate::report::format;
-use crate::report::format::Column::{Left, Right};
 use serde::Serialize;
 use weir_experiments::adapter::Transport;
 use weir_experiments::adapter::program::{Found, Measured, SIZES};
@@ -111,14 +111,6 @@ impl Program {
     }
 
     fn table(&self, figure: Figure, sizes: &[usize]) -> String {
-        let columns = [
-            Left(""),
-            Right("bytes"),
-            Right("paper"),
-            Right("SYS"),
-            Right("MUX"),
-            Right("OPT"),
-        ];
         let kinds = TRANSPORTS
             .into_iter()
             .flat_map(|transport| sizes.iter().map(move |bytes| (name(transport), *bytes)));
@@ -138,7 +130,7 @@ impl Program {
             }));
             cells
         });
-        format::table(&columns, rows)
+        format::table(&BY_BYTES, rows)
     }
 }
 
