@@ -1,11 +1,11 @@
 //! Programs that tests start, with a time limit on every wait.
 //!
-//! A test gets a [`Command`] in one of three ways: [`need::program`] finds a
+//! A test gets a [`Command`] in one of three ways: [`testenv::program`] finds a
 //! program of the system, and skips the test without it; [`Command::built`] is
 //! a program built from this checkout; [`Command::itself`] is the test's own
 //! executable. `crates/weir/tests/tidy.rs` refuses any other way.
 //!
-//! [`need::program`]: crate::testenv::program
+//! [`testenv::program`]: crate::testenv::program
 
 use crate::net::Process;
 use crate::watch;
@@ -37,7 +37,7 @@ impl Command {
     ///
     /// # Panics
     /// If the path is relative: a name is looked up in `PATH`, by
-    /// [`need::program`](crate::testenv::program).
+    /// [`testenv::program`](crate::testenv::program).
     pub fn built(program: impl AsRef<Path>) -> Command {
         let program = program.as_ref();
         assert!(program.is_absolute(), "{program:?} is no absolute path");
