@@ -161,3 +161,31 @@ fn names_are_told_by_the_literals_that_make_them() {
     assert!(makes("goodput: weir", "goodput: weir : smoltcp"));
     assert!(!makes("goodput: weir", "goodput: other"));
 }
+
+/// Without the figures of times, which differ from run to run.
+fn untimed(picture: &str) -> String {
+    let lines = picture.lines().map(|line| match line.contains("&#160;ns") {
+        true => line.replace(|letter: char| letter.is_ascii_digit() || letter == ',', ""),
+        false => line.to_owned(),
+    });
+    lines.collect::<Vec<_>>().join("\n")
+}
+
+/// `cargo run --release -- demo --write target/demo --svg docs/pictures/demo.svg` and
+/// `cargo run --release -- top -r target/demo/office.pcapng --svg docs/pictures/top.svg` draw them.
+#[test]
+fn the_pictures_are_what_weir_draws() {
+    let folder = common::Folder::new("pictures");
+    let (demo, top) = (folder.path("demo.svg"), folder.path("top.svg"));
+    let run = weir(["demo", "--write", &folder.path("."), "--svg", &demo]).output();
+    assert!(run.as_ref().unwrap().status.success(), "{run:?}");
+    let run = weir(["top", "-r", &folder.path("office.pcapng"), "--svg", &top]).output();
+    assert!(run.as_ref().unwrap().status.success(), "{run:?}");
+    assert!(run.unwrap().stdout.is_empty());
+    for (name, path) in [("demo.svg", demo), ("top.svg", top)] {
+        let kept = root().join("docs/pictures").join(name);
+        let [kept, drawn] = [&kept, Path::new(&path)]
+            .map(|path| untimed(&fs::read_to_string(path).unwrap_or_default()));
+        assert!(kept == drawn, "docs/pictures/{name} is old: draw it again");
+    }
+}

@@ -171,7 +171,13 @@ fn errors_say_what_to_do() {
         (
             vec!["top", "-r", &path],
             2,
-            "not a terminal: give --once or --json",
+            "not a terminal: give --once, --json or --svg FILE",
+        ),
+        (vec!["top", "-r", &path, "--svg", &path], 2, "is being read"),
+        (
+            vec!["top", "-r", &path, "--svg", "/dev/full"],
+            1,
+            "cannot write /dev/full: No space",
         ),
         (vec!["top", "-r", &path, "--once", "tcp prot 5"], 2, "^^^^"),
         (

@@ -9,6 +9,7 @@ use crate::filterset::port_counts::PortCounts;
 use crate::filterset::port_spec::PortSpec;
 use crate::report::format;
 use crate::report::format::Column::{Left, Right};
+use crate::report::{atomic_write, screen};
 use serde::Serialize;
 use std::cmp::Reverse;
 use std::io::Write;
@@ -55,6 +56,10 @@ pub(crate) struct Args {
     /// Print one line of JSON
     #[arg(long)]
     json: bool,
+
+    /// Write what is printed as a picture of a terminal (SVG)
+    #[arg(long, value_name = "FILE", conflicts_with = "json")]
+    svg: Option<PathBuf>,
 }
 
 /// ARP, as `tcpdump -dd arp` prints it.
@@ -117,6 +122,9 @@ struct Measured {
 
 /// Runs the command.
 pub(crate) fn run(args: &Args) -> Result<(), CliError> {
+    if let Some(path) = &args.svg {
+        atomic_write::can(path).map_err(CliError::run)?;
+    }
     let ports: Vec<PortSpec> = PORTS.iter().map(port).collect();
     let names: Vec<&str> = ports.iter().map(|port| port.name.as_str()).collect();
     let compiler = Compiler::default();
@@ -336,7 +344,11 @@ fn report(
     let shown = if args.json {
         tally.json_with(names, measured)
     } else {
-        prose(names, tally, measured) + "\n\n" + &next(args.write.as_deref())
+        let prose = prose(names, tally, measured);
+        if let Some(path) = &args.svg {
+            screen::write(path, &screen::of_text(&prose))?;
+        }
+        prose + "\n\n" + &next(args.write.as_deref())
     };
     writeln!(out, "{shown}").map_err(CliError::output)?;
     if measured.verdicts_differ > 0 {

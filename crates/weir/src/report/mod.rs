@@ -7,6 +7,7 @@ pub(super) mod frame_summary;
 pub(super) mod metrics;
 pub(super) mod plot;
 pub(super) mod round_trips;
+pub(super) mod screen;
 pub(super) mod stats_file;
 pub(super) mod stdout;
 pub(super) mod tx_burst;

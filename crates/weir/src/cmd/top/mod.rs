@@ -19,7 +19,9 @@ use crate::monitor::input::{Came, Input};
 use crate::monitor::options::Options;
 use crate::monitor::report;
 use crate::monitor::session::Session;
+use crate::report::{atomic_write, screen};
 use crate::signals::ShutdownSignal;
+use app::App;
 use std::io::{IsTerminal, Write};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -39,9 +41,10 @@ Examples:
   weir top -r office.pcapng --speed 10x
   weir top -r office.pcapng --once --json
   weir top eth0 --once --for 10
+  weir top -r office.pcapng --svg office.svg
 
-Keys: ? shows them all; q ends. Without a terminal give --once or --json. Colours are off with
---no-color, and if the variable NO_COLOR is set.
+Keys: ? shows them all; q ends. Without a terminal give --once, --json or --svg. Colours are
+off with --no-color, and if the variable NO_COLOR is set.
 
 Counts equal those of `weir listen` with the same filter. A table has at most 100,000 rows; frames
 of what exceeds it are in the row `others`. With --json and without --once, a line comes every
@@ -62,10 +65,15 @@ pub(crate) struct Args {
     #[arg(long)]
     json: bool,
 
-    /// End after this many seconds [default: 1 with --once on an interface, otherwise never]
+    /// End after this many seconds [default: 1 with --once or --svg on an interface, otherwise never]
     #[arg(long = "for", value_name = "SECONDS", value_parser = seconds,
           allow_negative_numbers = true)]
     time: Option<Duration>,
+
+    /// Draw the overview, as a terminal of 100 by 30 shows it at the end of the file or of the time,
+    /// into a picture (SVG)
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["once", "json"])]
+    svg: Option<PathBuf>,
 
     /// Most rows of each table with --once or --json [default: 20 of text, all of JSON]
     #[arg(long, value_name = "N")]
@@ -83,10 +91,10 @@ pub(crate) struct Args {
 /// Runs the command.
 pub(crate) fn run(args: &Args) -> Result<(), CliError> {
     let stop = ShutdownSignal::watch_hangup_too()?;
-    let is_plain = args.once || args.json;
+    let is_plain = args.once || args.json || args.svg.is_some();
     if !is_plain && !std::io::stdout().is_terminal() {
         return Err(CliError::refused(
-            "standard output is not a terminal: give --once or --json",
+            "standard output is not a terminal: give --once, --json or --svg FILE",
         ));
     }
     let keep = if is_plain {
@@ -94,20 +102,23 @@ pub(crate) fn run(args: &Args) -> Result<(), CliError> {
     } else {
         args.source.keep.0 as usize
     };
+    for (option, path) in [("--write", &args.write), ("--svg", &args.svg)] {
+        let (Some(read), Some(path)) = (&args.source.read, path) else {
+            continue;
+        };
+        if super::listen::is_same(read, path) {
+            let path = path.display();
+            return Err(CliError::refused(format!(
+                "{path} is being read, and would be overwritten: give {option} another name"
+            )));
+        }
+    }
+    if let Some(path) = &args.svg {
+        atomic_write::can(path).map_err(CliError::run)?;
+    }
     let mut session = args.source.session(keep);
     let input = args.source.input(&stop)?;
     if let Some(path) = &args.write {
-        if args
-            .source
-            .read
-            .as_deref()
-            .is_some_and(|read| super::listen::is_same(read, path))
-        {
-            let path = path.display();
-            return Err(CliError::refused(format!(
-                "{path} is being read, and would be overwritten: give --write another name"
-            )));
-        }
         session.record(path, &stop)?;
     }
     if is_plain {
@@ -121,6 +132,9 @@ pub(crate) fn run(args: &Args) -> Result<(), CliError> {
     app::run(args, input, session, &stop)
 }
 
+/// Columns and lines of a picture.
+const SVG_SIZE: (u16, u16) = (100, 30);
+
 /// Without a terminal.
 struct Plain<'a> {
     args: &'a Args,
@@ -132,7 +146,7 @@ impl Plain<'_> {
     fn run(mut self, stop: &ShutdownSignal) -> Result<(), CliError> {
         let is_live = matches!(self.input, Input::Live(_));
         let time = match self.args.time {
-            None if is_live && self.args.once => Some(Duration::from_secs(1)),
+            None if is_live && self.is_once() => Some(Duration::from_secs(1)),
             time => time,
         };
         let watcher = is_live
@@ -168,7 +182,7 @@ impl Plain<'_> {
             if since >= Duration::from_secs(1) {
                 ticked = Instant::now();
                 self.session.model.tick(since.as_secs_f64());
-                if !self.args.once {
+                if !self.is_once() {
                     self.print()?;
                 }
             }
@@ -179,19 +193,32 @@ impl Plain<'_> {
             self.session.take_facts(Arc::new(facts));
         }
         let recorded = self.session.end_recording();
-        self.print()?;
         let trouble = self.input.replay().and_then(|replay| replay.trouble());
         gaps.troubles.extend(trouble.map(str::to_owned));
         if self.is_gone() {
             gaps.troubles
                 .push(format!("interface {} is gone", self.input.name()));
         }
+        let failure = self.session.take_failure();
+        match &self.args.svg {
+            Some(path) => {
+                let mut app = App::new(self.input, self.session, stop);
+                app.tick();
+                screen::write(path, &draw::screen(&mut app, SVG_SIZE))?;
+            }
+            None => self.print()?,
+        }
         recorded?;
-        match self.session.take_failure() {
+        match failure {
             // Its reason was said as it happened.
             Some(_) => Err(CliError::run("the recording ended early")),
             None => gaps.outcome(),
         }
+    }
+
+    /// Whether all is shown at the end alone.
+    fn is_once(&self) -> bool {
+        self.args.once || self.args.svg.is_some()
     }
 
     fn is_gone(&self) -> bool {

@@ -6,8 +6,6 @@ use crate::monitor::input::{Came, Input, Replay, Speed};
 use crate::monitor::session::Session;
 use crate::signals::ShutdownSignal;
 use crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
-use ratatui::Terminal;
-use ratatui::backend::TestBackend;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 use weir_link::pcap::{FrameRef, Interface, Reader, Writer};
@@ -127,11 +125,7 @@ fn press(app: &mut App, keys: &str) {
 /// The screen's lines.
 fn screen(app: &mut App, width: u16, height: u16) -> Vec<String> {
     while !app.frames.refresh(&app.session.store) {}
-    let mut terminal = Terminal::new(TestBackend::new(width, height)).expect("a backend");
-    terminal
-        .draw(|frame| draw::all(frame, app))
-        .expect("it draws");
-    let buffer = terminal.backend().buffer();
+    let buffer = draw::screen(app, (width, height));
     let cells: Vec<&str> = buffer.content().iter().map(|cell| cell.symbol()).collect();
     cells.chunks(width.into()).map(|row| row.concat()).collect()
 }

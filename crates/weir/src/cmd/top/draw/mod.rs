@@ -14,10 +14,11 @@ use super::app::{App, Over, View};
 use super::prompt::Prompt;
 use super::sheet::bits;
 use crate::report::format::{escaped, grouped};
-use ratatui::Frame;
+use ratatui::backend::TestBackend;
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
 use ratatui::style::{Color, Modifier, Style};
+use ratatui::{Frame, Terminal};
 use unicode_width::UnicodeWidthStr;
 
 /// Plain text.
@@ -68,6 +69,13 @@ pub(super) fn all(frame: &mut Frame<'_>, app: &mut App) {
     if let Some(position) = cursor {
         frame.set_cursor_position(position);
     }
+}
+
+/// Draws everything on a screen that no terminal has, of this many columns and lines.
+pub(super) fn screen(app: &mut App, (width, height): (u16, u16)) -> Buffer {
+    let Ok(mut terminal) = Terminal::new(TestBackend::new(width, height));
+    let Ok(_) = terminal.draw(|frame| all(frame, app));
+    terminal.backend().buffer().clone()
 }
 
 /// The parts of the screen. The view comes first where there is little room.
