@@ -1,6 +1,7 @@
 //! An Ethernet station on a port.
 
 use std::net::{IpAddr, Ipv4Addr};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::path::Path;
 use std::time::Duration;
 use weir_broker::protocol::Event;
@@ -207,6 +208,12 @@ impl Station {
         Ok(())
     }
 
+    /// Prepares to wait for the station's [descriptor](AsFd); returns `false` if frames are
+    /// already there.
+    pub fn arm(&mut self) -> bool {
+        self.port.arm()
+    }
+
     /// Fails if the interface is gone, or the policy has changed.
     ///
     /// # Errors
@@ -235,6 +242,13 @@ impl Station {
             }),
             _ => Ok(()),
         }
+    }
+}
+
+impl AsFd for Station {
+    /// Readable when there are frames, after [`arm`](Station::arm).
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.port.as_fd()
     }
 }
 

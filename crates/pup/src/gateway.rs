@@ -87,6 +87,11 @@ impl Gateway {
         }
     }
 
+    /// The gateway's net and host on each link.
+    pub fn links(&self) -> &[Port] {
+        &self.links
+    }
+
     /// Takes the routes that another gateway, a host on this link, has told.
     pub fn learn(&mut self, now: Duration, link: usize, from: u8, payload: &[u8]) {
         self.table.retain(|_, entry| entry.until > now);
@@ -137,6 +142,17 @@ impl Gateway {
         direct.chain(learnt).collect()
     }
 
+    /// The link by which a Pup goes to `dst`, and the host there that takes it next: the
+    /// destination, or a gateway; `None` without a route.
+    pub fn next_hop(&self, now: Duration, dst: Port) -> Option<(usize, u8)> {
+        if let Some(link) = self.links.iter().position(|own| own.net == dst.net) {
+            return Some((link, dst.host));
+        }
+        let route = self.table.get(&dst.net);
+        let route = route.filter(|entry| entry.until > now)?;
+        Some((route.link, route.gateway))
+    }
+
     /// Decides about a Pup that came by a link.
     pub fn forward(&self, now: Duration, link: usize, mut pup: Pup) -> Forward {
         // A host that does not know its net means the link's.
@@ -159,12 +175,8 @@ impl Gateway {
         if pup.hops() >= HOPS_MAX {
             return self.refuse(&pup, error::HOPS, "too many hops");
         }
-        let direct = self.links.iter().position(|own| own.net == dst.net);
-        let route = self.table.get(&dst.net).filter(|entry| entry.until > now);
-        let (out, host) = match (direct, route) {
-            (Some(out), _) => (out, dst.host),
-            (None, Some(entry)) => (entry.link, entry.gateway),
-            (None, None) => return self.refuse(&pup, error::NO_ROUTE, "no route to network"),
+        let Some((out, host)) = self.next_hop(now, dst) else {
+            return self.refuse(&pup, error::NO_ROUTE, "no route to network");
         };
         pup.head.control = pup.head.control & 0xf | (pup.hops() + 1) << 4;
         Forward::Out {

@@ -2,7 +2,7 @@
 
 use crate::bsp::Connection;
 use crate::datagram::{Port, Pup, error, kind, socket};
-use crate::gateway::Route;
+use crate::gateway::{Gateway, Route};
 use crate::services::{self, Clock};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
@@ -50,6 +50,8 @@ pub struct Host {
     answers: VecDeque<Pup>,
     names: Vec<(String, Port)>,
     routes: Vec<Route>,
+    /// What gateways have told of other nets.
+    gateways: Gateway,
     clock: Option<Clock>,
     next_socket: u32,
     drops: Drops,
@@ -59,12 +61,13 @@ impl Host {
     /// A host with this net and host number; `seed` should be random: it numbers
     /// sockets and connections.
     pub fn new(net: u8, host: u8, seed: u32) -> Host {
+        let address = Port {
+            net,
+            host,
+            socket: 0,
+        };
         Host {
-            address: Port {
-                net,
-                host,
-                socket: 0,
-            },
+            address,
             connections: BTreeMap::new(),
             listening: BTreeSet::new(),
             bound: BTreeSet::new(),
@@ -78,6 +81,7 @@ impl Host {
                 gateway_host: host,
                 hops: 0,
             }],
+            gateways: Gateway::new(&[address]),
             clock: None,
             next_socket: seed | 0x1_0000,
             drops: Drops::default(),
@@ -128,13 +132,61 @@ impl Host {
         self.clock = Some(clock);
     }
 
-    /// Adds a route that the host tells; `false` without room.
-    pub fn add_route(&mut self, route: Route) -> bool {
-        let room = self.routes.len() < TABLE_MAX;
-        if room {
-            self.routes.push(route);
+    /// Sets the routes that the host tells; [`Gateway::routes`] are few enough.
+    pub fn set_routes(&mut self, routes: Vec<Route>) {
+        self.routes = routes;
+    }
+
+    /// Asks the gateways of the link for their routes.
+    pub fn ask_for_routes(&mut self) {
+        let all = Port {
+            net: 0,
+            host: 0,
+            socket: socket::GATEWAY,
+        };
+        let own = self.port(socket::GATEWAY);
+        self.send(Pup::new(kind::GATEWAY_REQUEST, 0, all, own, &[]));
+    }
+
+    /// Tells all hosts of the link the host's routes, as a gateway does.
+    pub fn tell_routes(&mut self) {
+        let all = self.port(socket::GATEWAY);
+        let all = Port { host: 0, ..all };
+        let own = self.port(socket::GATEWAY);
+        let asked = Pup::new(kind::GATEWAY_REQUEST, 0, own, all, &[]);
+        self.send(services::gateway_information(&asked, &self.routes));
+    }
+
+    /// Whether the host knows the way to a net: its own, or that of a gateway.
+    pub fn has_route(&self, now: Duration, net: u8) -> bool {
+        let dst = Port {
+            net,
+            host: 0,
+            socket: 0,
+        };
+        net == 0 || self.gateways.next_hop(now, dst).is_some()
+    }
+
+    /// The host of the link that takes a Pup to `dst` next, 0 for all. Without a route that
+    /// is `dst` itself: the host's net may have numbers that it does not know.
+    pub fn next_hop(&self, now: Duration, dst: Port) -> u8 {
+        let hop = self.gateways.next_hop(now, dst);
+        hop.filter(|_| dst.net != 0).map_or(dst.host, |hop| hop.1)
+    }
+
+    /// Takes the routes that a gateway has told.
+    fn learn(&mut self, now: Duration, pup: &Pup) {
+        let Port { net, host, .. } = pup.head.src;
+        if self.gateways.links()[0].net == 0 && net != 0 {
+            // Now it knows the number of its link's net.
+            self.gateways = Gateway::new(&[Port {
+                net,
+                ..self.address
+            }]);
         }
-        room
+        if [0, self.gateways.links()[0].net].contains(&net) {
+            self.gateways.learn(now, 0, host, &pup.payload);
+        }
     }
 
     fn new_socket(&mut self) -> u32 {
@@ -211,7 +263,10 @@ impl Host {
             self.drops.not_ours += 1;
             return;
         }
-        if let Some(connection) = self.connections.get_mut(&dst.socket) {
+        let is_routes = pup.head.pup_type == kind::GATEWAY_INFORMATION;
+        if dst.socket == socket::GATEWAY && is_routes {
+            self.learn(now, &pup);
+        } else if let Some(connection) = self.connections.get_mut(&dst.socket) {
             connection.handle(now, &pup);
         } else if self.bound.contains(&dst.socket) {
             if self.datagrams.len() < DATAGRAMS_MAX {

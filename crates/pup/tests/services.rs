@@ -41,7 +41,13 @@ fn a_host_serves() {
         gateway_host: 4,
         hops: 2,
     };
-    assert!(sim.hosts[1].add_route(route));
+    let own = Route {
+        net: 1,
+        gateway_net: 1,
+        gateway_host: 3,
+        hops: 0,
+    };
+    sim.hosts[1].set_routes(vec![own, route]);
     let echo = ask(&mut sim, kind::ECHO_ME, socket::ECHO, b"hello");
     assert_eq!(
         (echo.head.pup_type, &*echo.payload),

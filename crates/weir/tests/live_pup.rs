@@ -153,6 +153,57 @@ fn our_clients_talk_to_a_second_implementation() {
     server.end();
 }
 
+/// From an Ethernet by a gateway to a net over UDP, and back.
+#[test]
+fn a_gateway_joins_two_nets() {
+    let Some(net) = net() else { return };
+    let far = net.lab.host("c").unwrap();
+    let link = net.lab.link(&net.b, &far);
+    let (_, eth) = link
+        .addresses([10, 1, 0, 1], [10, 1, 0, 2], 24)
+        .connect()
+        .unwrap();
+    eth.wait_running().unwrap();
+    let folder = Folder::new("pup-gateway");
+    folder.write("file", &bytes(100_000));
+    let path = folder.path("");
+    const UDP: &str = "udp:10.1.0.255:4242";
+    let words = ["1#1#@port:eth0", "2#1#@udp:10.1.0.255:4242", "--json"];
+    let gateway = net.weir(&[&["pup", "gateway"], &words[..]].concat());
+    let gateway = gateway.until("1#1# on port:eth0").until("ready");
+    let words = ["pup", "serve", &path, "--own", "2#2#", "--link", UDP];
+    let server = Running::start(&far, weir([]), &words).until("ready");
+    for own in [&["--own", "1#3#"][..], &[]] {
+        let echo = [&["echo", "2#2#", "--json"], own].concat();
+        let echo = client(&net.a, PORT, &echo);
+        assert_eq!(echo.json()["came_back"], 10, "{own:?}: {echo:?}");
+        let out = folder.path("out");
+        let get = [&["get", "2#2#file", "-o", &out], own].concat();
+        let got = client(&net.a, PORT, &get);
+        assert_eq!(got.code, Some(0), "{own:?}: {got:?}");
+        assert!(std::fs::read(&out).unwrap() == bytes(100_000), "{own:?}");
+    }
+    // The gateway's own echo, at either of its addresses.
+    for asked in ["1#1#", "2#1#"] {
+        let echo = ["echo", asked, "--own", "1#5#", "--count", "3"];
+        let echo = client(&net.a, PORT, &echo);
+        assert_eq!(echo.code, Some(0), "{asked}: {echo:?}");
+    }
+    let nowhere = client(&net.a, PORT, &["echo", "7#2#", "--own", "1#3#"]);
+    assert_eq!(nowhere.code, Some(1), "{nowhere:?}");
+    assert!(nowhere.stderr.contains("no route"), "{nowhere:?}");
+    gateway.signal(Signal::TERM);
+    let ended = gateway.end();
+    assert_eq!(ended.code, Some(0), "{ended:?}");
+    let counts = ended.json();
+    assert!(counts["forwarded"].as_u64() > Some(400), "{counts}");
+    assert_eq!(counts["refused"], 1, "{counts}");
+    assert_eq!(counts["nets"], serde_json::json!([1, 2]), "{counts}");
+    let alone = client(&net.a, PORT, &["echo", "2#2#", "--own", "1#3#"]);
+    assert!(alone.stderr.contains("does not answer"), "{alone:?}");
+    server.stop();
+}
+
 #[test]
 fn what_cannot_be_is_refused() {
     let Some(net) = net() else { return };
@@ -176,6 +227,10 @@ fn what_cannot_be_is_refused() {
             2,
             "not a host's address",
         ),
+        (&["gateway", "1#1#@eth0"], 2, "2 values required"),
+        (&["gateway", "1#1#@eth0", "1#2#@eth1"], 2, "are of one net"),
+        (&["gateway", "1#1#@eth0", "2#1#@eth0"], 2, "is named twice"),
+        (&["gateway", "0#1#@eth0", "2#1#@eth0"], 2, "has no net"),
     ] {
         let ended = Running::start(&net.a, weir(["pup"]), words).end();
         assert_eq!(ended.code, Some(code), "{words:?}: {ended:?}");

@@ -15,11 +15,9 @@ use weir_pup::datagram::socket;
 const PUP_PACKET: i32 = 568;
 
 fn node(host: u8) -> Result<Node, ProtocolError> {
-    let link = Link::on_port(INTERFACE, None, host)?;
-    Ok(Node::new(
-        Host::new(1, host, 0x5eed + u32::from(host)),
-        link,
-    ))
+    let host = Host::new(1, host, 0x5eed + u32::from(host));
+    let link = Link::on_port(INTERFACE, None, host.port(0))?;
+    Ok(Node::new(host, link))
 }
 
 /// Runs a server that writes what a source has for ever, and a client's measurement on the

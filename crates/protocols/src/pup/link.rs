@@ -4,12 +4,14 @@ use crate::station::{Station, StationError};
 use std::collections::BTreeMap;
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4, UdpSocket};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::path::Path;
 use std::time::Duration;
-use weir_pup::datagram::PUP_LEN_MAX;
+use weir_pup::datagram::{PUP_LEN_MAX, Port, Pup};
 use weir_pup::link::{UDP_HEADER_LEN, emit_udp, parse_udp};
 use weir_wire::EtherType;
 use weir_wire::ethernet::Address;
+use weir_wire::pup::Repr;
 
 /// Datagrams of one receive call.
 const BATCH: usize = 64;
@@ -33,7 +35,8 @@ pub enum LinkError {
 /// A link of one Pup host.
 #[derive(Debug)]
 pub struct Link {
-    host: u8,
+    /// The host's net, 0 if it is not known, and number.
+    own: Port,
     kind: Kind,
 }
 
@@ -53,34 +56,61 @@ enum Kind {
 }
 
 impl Link {
-    /// A link on an Ethernet interface, for the Pups to `host` and to all hosts;
+    /// A link on an Ethernet interface, for the Pups to the host `own` and to all hosts;
     /// through the broker at `broker`, if given.
     ///
     /// # Errors
     /// If the port is refused.
-    pub fn on_port(interface: &str, broker: Option<&Path>, host: u8) -> Result<Link, LinkError> {
+    pub fn on_port(interface: &str, broker: Option<&Path>, own: Port) -> Result<Link, LinkError> {
         // The destination host of a Pup.
-        let filter = format!("ether[23] = {host} or ether[23] = 0");
-        let station = Station::open(interface, broker, EtherType::PUP, &filter)?;
+        let filter = format!("ether[23] = {} or ether[23] = 0", own.host);
+        Link::on_station(interface, broker, own, &filter)
+    }
+
+    /// A link of a gateway on an Ethernet interface: also for the Pups to other nets than the
+    /// one of `own`.
+    ///
+    /// # Errors
+    /// If the port is refused.
+    pub fn of_gateway(
+        interface: &str,
+        broker: Option<&Path>,
+        own: Port,
+    ) -> Result<Link, LinkError> {
+        let Port { net, host, .. } = own;
+        // The destination net and host of a Pup; net 0 is the link's.
+        let filter = format!(
+            "ether[23] = {host} or ether[23] = 0 or (ether[22] != {net} and ether[22] != 0)"
+        );
+        Link::on_station(interface, broker, own, &filter)
+    }
+
+    fn on_station(
+        interface: &str,
+        broker: Option<&Path>,
+        own: Port,
+        filter: &str,
+    ) -> Result<Link, LinkError> {
+        let station = Station::open(interface, broker, EtherType::PUP, filter)?;
         let (station, hosts) = (Box::new(station), BTreeMap::new());
         Ok(Link {
-            host,
+            own,
             kind: Kind::Ethernet { station, hosts },
         })
     }
 
-    /// A link over UDP: frames go to `peers`, a broadcast address or a host's, and
-    /// come to the same UDP port of this host.
+    /// A link over UDP of the host `own`: frames go to `peers`, a broadcast address or a host's,
+    /// and come to the same UDP port of this host.
     ///
     /// # Errors
     /// If the UDP port is not free.
-    pub fn on_udp(peers: SocketAddrV4, host: u8) -> Result<Link, LinkError> {
+    pub fn on_udp(peers: SocketAddrV4, own: Port) -> Result<Link, LinkError> {
         let port = peers.port();
         let failed = |source| LinkError::Udp { port, source };
         let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, port)).map_err(failed)?;
         socket.set_broadcast(true).map_err(failed)?;
         Ok(Link {
-            host,
+            own,
             kind: Kind::Udp {
                 socket,
                 peers: peers.into(),
@@ -120,7 +150,7 @@ impl Link {
                 let Some(host) = write(&mut datagram) else {
                     return Ok(false);
                 };
-                emit_udp(host, self.host, &mut datagram);
+                emit_udp(host, self.own.host, &mut datagram);
                 // What cannot be sent now is lost, as on a wire.
                 let _ = socket.send_to(&datagram, *peers);
                 Ok(true)
@@ -149,14 +179,14 @@ impl Link {
         timeout: Duration,
         mut take: impl FnMut(&[u8]),
     ) -> Result<(), LinkError> {
-        let own = self.host;
+        let own = self.own;
         match &mut self.kind {
             Kind::Ethernet { station, hosts } => {
                 station.receive(timeout, |from, pup| {
-                    // The source host, of a Pup of the local net.
-                    if let Some(&host) = pup.get(15)
-                        && host != 0
+                    if let Some(host) = neighbour(pup, own.net)
                         && !from.is_multicast()
+                        && hosts.get(&host) != Some(&from)
+                        && Pup::parse(pup).is_some()
                     {
                         hosts.insert(host, from);
                     }
@@ -187,14 +217,23 @@ impl Link {
                         break;
                     };
                     if let Some((src, dst, pup)) = parse_udp(&buffer[..len])
-                        && src != own
-                        && (dst == own || dst == 0)
+                        && src != own.host
+                        && (dst == own.host || dst == 0)
                     {
                         take(pup);
                     }
                 }
                 socket.set_nonblocking(false).map_err(failed)
             }
+        }
+    }
+
+    /// Prepares to wait for the link's [descriptor](AsFd); returns `false` if Pups are
+    /// already there.
+    pub fn arm(&mut self) -> bool {
+        match &mut self.kind {
+            Kind::Ethernet { station, .. } => station.arm(),
+            Kind::Udp { .. } => true,
         }
     }
 
@@ -218,5 +257,52 @@ impl Link {
             Kind::Ethernet { station, .. } => Ok(station.check_refusals()?),
             Kind::Udp { .. } => Ok(()),
         }
+    }
+}
+
+/// The source host of a Pup, if it is one of the link's net, and no gateway has sent the Pup on.
+fn neighbour(pup: &[u8], own_net: u8) -> Option<u8> {
+    let (head, _) = pup.split_at_checked(Repr::LEN)?;
+    let (hops, net, host) = (head[2] >> 4, head[14], head[15]);
+    let is_local = hops == 0 && (net == 0 || own_net == 0 || net == own_net);
+    (is_local && host != 0).then_some(host)
+}
+
+impl AsFd for Link {
+    /// Readable when there are Pups, after [`arm`](Link::arm).
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        match &self.kind {
+            Kind::Ethernet { station, .. } => station.as_fd(),
+            Kind::Udp { socket, .. } => socket.as_fd(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn neighbours_are_of_the_links_net() {
+        let port = |net, host| Port {
+            net,
+            host,
+            socket: 5,
+        };
+        let pup = |src: Port, hops: u8| {
+            let mut pup = Pup::new(1, 1, port(1, 2), src, b"x");
+            pup.head.control = hops << 4;
+            let mut bytes = Vec::new();
+            pup.emit(&mut bytes);
+            bytes
+        };
+        assert_eq!(neighbour(&pup(port(1, 3), 0), 1), Some(3));
+        assert_eq!(neighbour(&pup(port(0, 3), 0), 1), Some(3));
+        assert_eq!(neighbour(&pup(port(9, 3), 0), 0), Some(3));
+        // Of another net, by a gateway, every host, and too short.
+        assert_eq!(neighbour(&pup(port(9, 3), 0), 1), None);
+        assert_eq!(neighbour(&pup(port(1, 3), 1), 1), None);
+        assert_eq!(neighbour(&pup(port(1, 0), 0), 1), None);
+        assert_eq!(neighbour(&pup(port(1, 3), 0)[..15], 1), None);
     }
 }

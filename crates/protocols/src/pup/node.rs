@@ -71,12 +71,27 @@ impl Node {
 
     fn send(&mut self) -> Result<(), LinkError> {
         let (host, began) = (&mut self.host, self.began);
-        while self
-            .link
-            .queue_with(|pup| host.poll_transmit(began.elapsed(), pup).map(|dst| dst.host))?
-        {
-        }
+        while self.link.queue_with(|pup| {
+            let now = began.elapsed();
+            let dst = host.poll_transmit(now, pup)?;
+            Some(host.next_hop(now, dst))
+        })? {}
         self.link.flush()
+    }
+
+    /// Asks the link's gateways for the way to a net, and waits for it at most `timeout`;
+    /// without an answer the net is taken for the link's own.
+    ///
+    /// # Errors
+    /// If the link fails.
+    pub fn find_route(&mut self, net: u8, timeout: Duration) -> Result<(), LinkError> {
+        self.host.ask_for_routes();
+        let until = self.now() + timeout;
+        while self.now() < until && !self.host.has_route(self.now(), net) {
+            let left = until.saturating_sub(self.now());
+            self.turn(left)?;
+        }
+        Ok(())
     }
 
     /// A connection of the host.

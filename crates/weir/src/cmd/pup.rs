@@ -2,6 +2,7 @@
 
 mod echo;
 mod ftp;
+mod gateway;
 mod link;
 mod serve;
 mod session;
@@ -32,6 +33,7 @@ Examples:
   weir pup get 1#2#hello.txt --link port:eth0
   weir pup put hello.txt 1#2#hello.txt --link udp:192.0.2.255
   weir pup telnet 1#2# --link port:eth0
+  weir pup gateway 1#1#@port:eth0 2#1#@udp:192.0.2.255
 
 Exit status: 0, of a server after a signal too; 1 if the link cannot be used, nobody answers, or a
 file cannot be read or stored; 2 if an option is wrong, or the policy refuses; a client's 129, 130 or
@@ -49,6 +51,7 @@ enum Action {
     Put(ftp::PutArgs),
     Telnet(telnet::Args),
     Serve(serve::Args),
+    Gateway(gateway::Args),
 }
 
 pub(crate) fn run(args: &Args) -> Result<(), CliError> {
@@ -60,5 +63,6 @@ pub(crate) fn run(args: &Args) -> Result<(), CliError> {
         Action::Put(args) => ftp::put(args, &stop),
         Action::Telnet(args) => telnet::run(args, &stop),
         Action::Serve(args) => serve::run(args, &stop),
+        Action::Gateway(args) => gateway::run(args, &stop),
     }
 }

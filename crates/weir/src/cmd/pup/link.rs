@@ -4,14 +4,16 @@ use crate::error::CliError;
 use crate::input::live_port;
 use crate::signals::ShutdownSignal;
 use std::collections::hash_map::RandomState;
+use std::fmt;
 use std::hash::{BuildHasher, Hasher};
 use std::net::{Ipv4Addr, SocketAddrV4};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::str::FromStr;
+use std::time::Duration;
 use weir_protocols::pup::{Link, LinkError, Node, StreamError};
 use weir_protocols::station::StationError;
 use weir_pup::Host;
-use weir_pup::datagram::Address;
+use weir_pup::datagram::{Address, Port};
 use weir_pup::link::UDP_PORT;
 
 /// Options of the link.
@@ -31,10 +33,23 @@ pub(super) struct LinkArgs {
     broker: Option<PathBuf>,
 }
 
+/// How long a client waits for a gateway that tells the way to its server's net.
+const ROUTE_TIMEOUT: Duration = Duration::from_millis(200);
+
+/// A link by its name.
 #[derive(Clone, PartialEq, Eq, Debug)]
-enum LinkName {
+pub(super) enum LinkName {
     Port(String),
     Udp(SocketAddrV4),
+}
+
+impl fmt::Display for LinkName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            LinkName::Port(interface) => write!(f, "port:{interface}"),
+            LinkName::Udp(peers) => write!(f, "udp:{peers}"),
+        }
+    }
 }
 
 impl FromStr for LinkName {
@@ -71,34 +86,59 @@ impl LinkArgs {
                 "{peer} has the number of this host itself: give --own another one"
             )));
         }
-        self.node(peer.0.host)
+        let mut node = self.node(peer.0.host)?;
+        if !node.host.has_route(node.now(), peer.0.net) {
+            node.find_route(peer.0.net, ROUTE_TIMEOUT)
+                .map_err(failure)?;
+        }
+        Ok(node)
     }
 
     /// A host on the link that only answers.
     pub(super) fn server(&self) -> Result<Node, CliError> {
-        self.node(0)
+        let mut node = self.node(0)?;
+        node.host.ask_for_routes();
+        Ok(node)
     }
 
     fn node(&self, peer: u8) -> Result<Node, CliError> {
-        let random = RandomState::new().build_hasher().finish();
-        let (net, host) = match self.own {
-            Some(Address(own)) if own.host == 0 || own.socket != 0 => {
-                return Err(CliError::refused(format!(
-                    "{} is not a host's address: write one such as 1#2#",
-                    Address(own)
-                )));
-            }
-            Some(Address(own)) => (own.net, own.host),
-            None => (0, other_than(peer, random)),
+        let own = match self.own {
+            Some(own) => host_address(own)?,
+            None => Port {
+                net: 0,
+                host: other_than(peer, random()),
+                socket: 0,
+            },
         };
         let link = match &self.link {
-            LinkName::Port(interface) => {
-                Link::on_port(interface, self.broker.as_deref().map(Path::new), host)
-            }
-            LinkName::Udp(peers) => Link::on_udp(*peers, host),
+            LinkName::Port(interface) => Link::on_port(interface, self.broker.as_deref(), own),
+            LinkName::Udp(peers) => Link::on_udp(*peers, own),
         };
-        let link = link.map_err(failure)?;
-        Ok(Node::new(Host::new(net, host, (random >> 32) as u32), link))
+        Ok(Node::new(host(own), link.map_err(failure)?))
+    }
+}
+
+/// Random for each call.
+fn random() -> u64 {
+    RandomState::new().build_hasher().finish()
+}
+
+/// A host of that address, with random numbers of sockets.
+pub(super) fn host(own: Port) -> Host {
+    Host::new(own.net, own.host, random() as u32)
+}
+
+/// The address of one host.
+pub(super) fn host_address(own: Address) -> Result<Port, CliError> {
+    match own.0 {
+        Port {
+            host: 1..,
+            socket: 0,
+            ..
+        } => Ok(own.0),
+        _ => Err(CliError::refused(format!(
+            "{own} is not a host's address: write one such as 1#2#"
+        ))),
     }
 }
 

@@ -1,0 +1,224 @@
+//! A gateway between links.
+
+use super::link::{Link, LinkError};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use weir_pup::Host;
+use weir_pup::datagram::{Port, Pup, kind, socket};
+use weir_pup::gateway::{Forward, Gateway, Route, TELL_INTERVAL};
+use weir_pup::services::Clock;
+
+/// How often a gateway checks its links, the time of day, and its routes.
+const POLL_INTERVAL: Duration = Duration::from_millis(100);
+/// Pups that one link receives before the others have their turn.
+const BATCH: usize = 64;
+
+/// What has become of the Pups that came to a gateway.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct Passed {
+    /// Pups that went on to another link.
+    pub forwarded: u64,
+    /// Pups for the gateway itself.
+    pub own: u64,
+    /// Pups that were refused by an error Pup: no route, or too many hops.
+    pub refused: u64,
+    /// Pups that were dropped: damaged, or from host to host of one link.
+    pub dropped: u64,
+}
+
+/// A gateway and its links, driven by one thread. On each link it is a host, too, with the
+/// services of every host.
+#[derive(Debug)]
+pub struct GatewayNode {
+    gateway: Gateway,
+    links: Vec<Link>,
+    hosts: Vec<Host>,
+    passed: Passed,
+    began: Instant,
+    next_poll: Duration,
+    next_tell: Duration,
+}
+
+impl GatewayNode {
+    /// A gateway with these hosts' addresses, each on its link.
+    pub fn new(on: Vec<(Host, Link)>) -> GatewayNode {
+        let (mut hosts, mut links): (Vec<Host>, Vec<Link>) = on.into_iter().unzip();
+        for (host, link) in hosts.iter_mut().zip(&mut links) {
+            link.set_batch(BATCH);
+            host.ask_for_routes();
+        }
+        let own: Vec<Port> = hosts.iter().map(|host| host.port(0)).collect();
+        GatewayNode {
+            gateway: Gateway::new(&own),
+            links,
+            hosts,
+            passed: Passed::default(),
+            began: Instant::now(),
+            next_poll: Duration::ZERO,
+            next_tell: Duration::ZERO,
+        }
+    }
+
+    /// What has become of the Pups.
+    pub fn passed(&self) -> Passed {
+        self.passed
+    }
+
+    /// The routes that the gateway tells now.
+    pub fn routes(&self) -> Vec<Route> {
+        self.gateway.routes(self.began.elapsed())
+    }
+
+    /// Waits at most `timeout` for Pups, and forwards or answers those that come.
+    ///
+    /// # Errors
+    /// If a link fails.
+    pub fn turn(&mut self, timeout: Duration) -> Result<(), LinkError> {
+        self.poll()?;
+        let ready = self.wait(timeout.min(POLL_INTERVAL));
+        for (number, is_ready) in ready.into_iter().enumerate() {
+            if is_ready {
+                self.receive(number)?;
+            }
+        }
+        self.send_own()?;
+        for link in &mut self.links {
+            link.flush()?;
+        }
+        Ok(())
+    }
+
+    /// Does what is due by the clock.
+    fn poll(&mut self) -> Result<(), LinkError> {
+        let now = self.began.elapsed();
+        if now < self.next_poll {
+            return Ok(());
+        }
+        self.next_poll = now + POLL_INTERVAL;
+        let unix = SystemTime::now().duration_since(UNIX_EPOCH);
+        let unix = unix.map_or(0, |time| time.as_secs());
+        let routes = self.gateway.routes(now);
+        for (host, link) in self.hosts.iter_mut().zip(&mut self.links) {
+            link.check()?;
+            host.set_clock(Clock { unix });
+            host.set_routes(routes.clone());
+        }
+        if now >= self.next_tell {
+            self.next_tell = now + TELL_INTERVAL;
+            for host in &mut self.hosts {
+                host.tell_routes();
+            }
+        }
+        self.send_own()
+    }
+
+    /// Waits until a link has Pups; which do.
+    fn wait(&mut self, timeout: Duration) -> Vec<bool> {
+        let mut all_armed = true;
+        for link in &mut self.links {
+            all_armed &= link.arm();
+        }
+        let timeout = if all_armed { timeout } else { Duration::ZERO };
+        let timeout = Timespec::try_from(timeout).expect("a short time");
+        let mut fds: Vec<PollFd<'_>> = self
+            .links
+            .iter()
+            .map(|link| PollFd::new(link, PollFlags::IN))
+            .collect();
+        match poll(&mut fds, Some(&timeout)) {
+            Ok(_) if all_armed => fds.iter().map(|fd| !fd.revents().is_empty()).collect(),
+            // A link that was not armed has Pups; of the others none waits.
+            Ok(_) => vec![true; fds.len()],
+            // A signal: the caller looks for it.
+            Err(_) => vec![false; fds.len()],
+        }
+    }
+
+    fn receive(&mut self, number: usize) -> Result<(), LinkError> {
+        let mut came = Vec::new();
+        self.links[number].receive(Duration::ZERO, |bytes| came.push(Pup::parse(bytes)))?;
+        for pup in came {
+            match pup {
+                Some(pup) => self.handle(number, pup)?,
+                None => self.passed.dropped += 1,
+            }
+        }
+        Ok(())
+    }
+
+    fn handle(&mut self, number: usize, pup: Pup) -> Result<(), LinkError> {
+        let now = self.began.elapsed();
+        match self.gateway.forward(now, number, pup) {
+            Forward::Here(pup) => {
+                self.passed.own += 1;
+                self.answer(now, number, pup);
+                Ok(())
+            }
+            Forward::Out { link, host, pup } => {
+                self.passed.forwarded += 1;
+                self.queue(link, host, &pup)
+            }
+            Forward::Error(error) => {
+                self.passed.refused += 1;
+                self.route(now, &error)
+            }
+            Forward::Drop => {
+                self.passed.dropped += 1;
+                Ok(())
+            }
+        }
+    }
+
+    /// Takes a Pup for the gateway itself.
+    fn answer(&mut self, now: Duration, number: usize, pup: Pup) {
+        let Port { net, host, socket } = pup.head.dst;
+        if socket == socket::GATEWAY && pup.head.pup_type == kind::GATEWAY_INFORMATION {
+            if pup.head.src.net == self.gateway.links()[number].net {
+                self.gateway
+                    .learn(now, number, pup.head.src.host, &pup.payload);
+            }
+            return;
+        }
+        // It may be for the address that the gateway has on another link.
+        let mut own = self.gateway.links().iter();
+        let asked = own.position(|own| own.net == net && own.host == host);
+        self.hosts[asked.unwrap_or(number)].handle(now, pup);
+    }
+
+    /// Sends what the gateway's own hosts have to send.
+    fn send_own(&mut self) -> Result<(), LinkError> {
+        for number in 0..self.hosts.len() {
+            let now = self.began.elapsed();
+            let mut bytes = Vec::new();
+            while let Some(dst) = self.hosts[number].poll_transmit(now, &mut bytes) {
+                let hop = match dst.net {
+                    0 => Some((number, dst.host)),
+                    _ => self.gateway.next_hop(now, dst),
+                };
+                if let Some((link, host)) = hop {
+                    self.links[link].queue_with(|out| {
+                        out.extend_from_slice(&bytes);
+                        Some(host)
+                    })?;
+                }
+                bytes.clear();
+            }
+        }
+        Ok(())
+    }
+
+    fn route(&mut self, now: Duration, pup: &Pup) -> Result<(), LinkError> {
+        match self.gateway.next_hop(now, pup.head.dst) {
+            Some((link, host)) => self.queue(link, host, pup),
+            None => Ok(()),
+        }
+    }
+
+    fn queue(&mut self, link: usize, host: u8, pup: &Pup) -> Result<(), LinkError> {
+        self.links[link].queue_with(|out| {
+            pup.emit(out);
+            Some(host)
+        })?;
+        Ok(())
+    }
+}
