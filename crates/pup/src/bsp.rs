@@ -21,6 +21,7 @@ use receive::Receiver;
 use send::Sender;
 use std::collections::VecDeque;
 use std::time::Duration;
+use weir_wire::pup::Repr;
 
 pub use receive::Read;
 
@@ -106,6 +107,8 @@ pub struct Connection {
     retries: u32,
     /// The last sign of life of the peer.
     heard_at: Duration,
+    /// Whether the peer has sent anything since its request.
+    is_proven: bool,
     /// When the request, the end or a sign of life is due.
     deadline: Duration,
     interrupts_out: VecDeque<(u16, String)>,
@@ -149,6 +152,7 @@ impl Connection {
             receiver: Receiver::new(id),
             retries: 0,
             heard_at: now,
+            is_proven: false,
             deadline: now + KEEP_ALIVE,
             interrupts_out: VecDeque::new(),
             interrupt_out: id,
@@ -173,6 +177,22 @@ impl Connection {
     pub fn is_request(&self, pup: &Pup) -> bool {
         let asked = self.accepted.map(|(asked, from)| (asked.socket, from));
         asked == Some((pup.head.dst.socket, pup.head.src)) && self.id == pup.head.identifier
+    }
+
+    /// Whether the peer has sent anything on this connection since its request: whoever forges a
+    /// request does not.
+    pub fn is_proven(&self) -> bool {
+        self.is_proven
+    }
+
+    /// When the peer last gave a sign of life.
+    pub fn heard_at(&self) -> Duration {
+        self.heard_at
+    }
+
+    /// Whether both sides have ended it, and it stays for repeated ends only.
+    pub fn is_dallying(&self) -> bool {
+        matches!(self.state, State::Dallying { .. })
     }
 
     /// Whether the connection is open in both directions.
@@ -290,9 +310,10 @@ impl Connection {
             self.handle_request(now, pup);
             return;
         }
-        // An error quotes a Pup of this connection.
         if head.pup_type == kind::ERROR {
-            if let (State::Opening, Some((code, text))) = (&self.state, pup.error_reason()) {
+            if let (State::Opening, Some((code, text))) = (&self.state, pup.error_reason())
+                && self.is_quoted(pup)
+            {
                 self.state = State::Ended(Ended::Unreachable { code, text });
             }
             return;
@@ -301,6 +322,7 @@ impl Connection {
         if !from_peer {
             return;
         }
+        self.is_proven = true;
         if self.state == State::Opening {
             // Only an abort has a meaning before the connection is there.
             if head.pup_type == kind::ABORT && head.identifier == self.id {
@@ -312,7 +334,10 @@ impl Connection {
             kind::ABORT if head.identifier == self.id => self.aborted(pup),
             kind::END if head.identifier == self.id => {
                 self.emit(kind::END_REPLY, self.id, &[]);
-                self.state = State::Dallying { until: now + DALLY };
+                // Repeated ends do not make the dally longer.
+                if !self.is_dallying() {
+                    self.state = State::Dallying { until: now + DALLY };
+                }
             }
             kind::END_REPLY if head.identifier == self.id => match self.state {
                 State::Ending => {
@@ -348,6 +373,13 @@ impl Connection {
         }
     }
 
+    /// Whether an error quotes this connection's request.
+    fn is_quoted(&self, error: &Pup) -> bool {
+        let quoted = error.payload.get(..Repr::LEN);
+        let quoted = quoted.and_then(|head| Some((*head.get(4..8)?.first_chunk()?, head[3])));
+        quoted == Some((self.id.to_be_bytes(), kind::RFC))
+    }
+
     fn handle_request(&mut self, now: Duration, pup: &Pup) {
         if self.is_request(pup) {
             self.answer_request();
@@ -365,8 +397,9 @@ impl Connection {
 
     /// A sign of life of the peer.
     fn heard(&mut self, now: Duration) {
-        (self.retries, self.heard_at) = (0, now);
+        // A peer that acknowledges, but does not reply to the end, is not waited for longer.
         if self.state == State::Open {
+            (self.retries, self.heard_at) = (0, now);
             self.deadline = now + KEEP_ALIVE;
         }
     }
@@ -518,17 +551,18 @@ fn port_bytes(port: Port) -> [u8; 6] {
     [port.net, port.host, a, b, c, d]
 }
 
-/// The connection port in a request; its net and host are the sender's if it does
-/// not know them.
+/// The connection port in a request, a port of the sender's own; `None` if it names another host,
+/// which has asked for nothing. Its net and host may be 0, if the sender does not know them.
 fn rfc_port(pup: &Pup) -> Option<Port> {
     if pup.head.pup_type != kind::RFC {
         return None;
     }
     let [net, host, socket @ ..] = *pup.payload.first_chunk::<6>()?;
     let src = pup.head.src;
-    Some(Port {
+    let is_own = [0, src.host].contains(&host) && (src.net == 0 || [0, src.net].contains(&net));
+    (is_own && src.host != 0).then(|| Port {
         net: if net == 0 { src.net } else { net },
-        host: if host == 0 { src.host } else { host },
+        host: src.host,
         socket: u32::from_be_bytes(socket),
     })
 }

@@ -9,6 +9,8 @@ use std::time::Duration;
 
 /// Connections of a host at one time.
 pub const CONNECTIONS_MAX: usize = 256;
+/// Of these, connections that one peer has opened.
+pub const CONNECTIONS_OF_PEER_MAX: usize = 32;
 /// Pups of bound sockets that wait to be read.
 const DATAGRAMS_MAX: usize = 256;
 /// Answers that wait to be sent.
@@ -287,7 +289,7 @@ impl Host {
             known.handle(now, pup);
             return;
         }
-        if self.connections.len() >= CONNECTIONS_MAX {
+        if !self.has_room(pup.head.src) {
             self.drops.no_room += 1;
             self.send(pup.error(error::NO_ROOM, "too many connections"));
             return;
@@ -302,6 +304,27 @@ impl Host {
             connection: number,
             socket: pup.head.dst.socket,
         });
+    }
+
+    /// Whether there is room for a connection of this peer. A connection whose peer has sent
+    /// nothing but its request, or that has ended but for the dally, makes room for another.
+    fn has_room(&mut self, peer: Port) -> bool {
+        let is_peers = |one: &Connection| {
+            let remote = one.remote();
+            (remote.net, remote.host) == (peer.net, peer.host)
+        };
+        let of_peer = self.connections.values().filter(|one| is_peers(one));
+        let is_peer_full = of_peer.count() >= CONNECTIONS_OF_PEER_MAX;
+        if !is_peer_full && self.connections.len() < CONNECTIONS_MAX {
+            return true;
+        }
+        let idle = self.connections.iter().filter(|(_, one)| {
+            (one.is_dallying() || !one.is_proven()) && (!is_peer_full || is_peers(one))
+        });
+        // Those that have ended first, then the oldest.
+        let oldest = idle.min_by_key(|(_, one)| (!one.is_dallying(), one.heard_at()));
+        let oldest = oldest.map(|(number, _)| *number);
+        oldest.is_some_and(|number| self.connections.remove(&number).is_some())
     }
 
     /// The services of every host; other Pups are refused by an error Pup.

@@ -6,7 +6,7 @@ mod tape;
 use std::time::Duration;
 use weir_pup::Host;
 use weir_pup::datagram::{Port, Pup, error, kind, socket};
-use weir_pup::host::CONNECTIONS_MAX;
+use weir_pup::host::{CONNECTIONS_MAX, CONNECTIONS_OF_PEER_MAX};
 use weir_wire::rng::SplitMix64;
 
 #[test]
@@ -19,39 +19,129 @@ fn tapes_of_random_bytes_do_no_harm() {
     }
 }
 
+fn port(host: u8, socket: u32) -> Port {
+    Port {
+        net: 1,
+        host,
+        socket,
+    }
+}
+
+/// A request of a host's socket for a connection to 1#2#, or what it sends on one.
+fn pup(kind: u8, id: u32, from: Port, to: u32) -> Pup {
+    let payload = match kind {
+        kind::RFC => [&[from.net, from.host][..], &from.socket.to_be_bytes()].concat(),
+        _ => vec![1; 10],
+    };
+    Pup::new(kind, id, port(2, to), from, &payload)
+}
+
+/// The socket of the connection that the host has accepted; `None` if it has refused.
+fn answer(host: &mut Host) -> Option<u32> {
+    let (mut bytes, mut socket) = (Vec::new(), None);
+    while host.poll_transmit(Duration::ZERO, &mut bytes).is_some() {
+        let answer = Pup::parse(&bytes).unwrap();
+        bytes.clear();
+        match answer.head.pup_type {
+            kind::RFC => socket = answer.payload[2..].first_chunk().copied(),
+            kind::ERROR => assert_eq!(answer.error_reason().unwrap().0, error::NO_ROOM),
+            _ => {}
+        }
+    }
+    socket.map(u32::from_be_bytes)
+}
+
+/// Opens a connection from a host; on it data arrives if `proven`.
+fn open(host: &mut Host, now: Duration, from: Port, proven: bool) -> Option<u32> {
+    host.handle(now, pup(kind::RFC, from.socket, from, socket::FTP));
+    let number = answer(host)?;
+    if proven {
+        host.handle(now, pup(kind::DATA, from.socket, from, number));
+    }
+    Some(number)
+}
+
 #[test]
 fn requests_for_connections_are_bounded() {
     let mut host = Host::new(1, 2, 5);
     host.listen(socket::FTP);
     let now = Duration::ZERO;
-    let mut refused = 0;
-    for number in 0..2000_u32 {
-        let peer = Port {
-            net: 1,
-            host: 3,
-            socket: number + 1,
-        };
-        let port = [&[1, 3][..], &peer.socket.to_be_bytes()].concat();
-        let request = Pup::new(kind::RFC, number, host.port(socket::FTP), peer, &port);
-        // Twice: a repetition opens no second one.
-        host.handle(now, request.clone());
-        host.handle(now, request);
-        let mut bytes = Vec::new();
-        while host.poll_transmit(now, &mut bytes).is_some() {
-            let answer = Pup::parse(&bytes).unwrap();
-            bytes.clear();
-            if let Some((code, _)) = answer
-                .error_reason()
-                .filter(|_| answer.head.pup_type == kind::ERROR)
-            {
-                assert_eq!(code, error::NO_ROOM);
-                refused += 1;
-            }
+    // A peer that uses its connections gets so many; repetitions open no second ones.
+    for number in 0..2 * CONNECTIONS_OF_PEER_MAX as u32 {
+        let of_limit = number < CONNECTIONS_OF_PEER_MAX as u32;
+        for _ in 0..2 {
+            let opened = open(&mut host, now, port(3, 1000 + number), true);
+            assert_eq!(opened.is_some(), of_limit, "{number}");
         }
     }
-    let accepted = std::iter::from_fn(|| host.poll_accepted()).count();
-    assert_eq!(accepted, CONNECTIONS_MAX);
-    assert_eq!(refused, 2 * (2000 - CONNECTIONS_MAX));
+    // And all peers together so many.
+    let mut opened = CONNECTIONS_OF_PEER_MAX;
+    for from in 4..=100 {
+        opened += usize::from(open(&mut host, now, port(from, 7), true).is_some());
+    }
+    for number in 0..1000 {
+        let from = port(101 + (number % 100) as u8, number);
+        opened += usize::from(open(&mut host, now, from, true).is_some());
+    }
+    assert_eq!(opened, CONNECTIONS_MAX);
+}
+
+/// Requests of peers that send nothing more do not keep out one that does.
+#[test]
+fn forged_requests_lock_nobody_out() {
+    let mut host = Host::new(1, 2, 5);
+    host.listen(socket::FTP);
+    let ms = Duration::from_millis;
+    let honest = open(&mut host, ms(0), port(3, 9), true).unwrap();
+    for number in 0..2000 {
+        let from = port(10 + (number % 200) as u8, number);
+        assert!(open(&mut host, ms(number.into()), from, false).is_some());
+    }
+    let later = open(&mut host, ms(2000), port(4, 9), true).unwrap();
+    for number in [honest, later] {
+        assert!(host.connection(number).unwrap().is_proven());
+    }
+}
+
+/// A connection that has ended but for the dally makes room, and repeated ends do not prolong it.
+#[test]
+fn ended_connections_keep_nobody_out() {
+    let mut host = Host::new(1, 2, 5);
+    host.listen(socket::FTP);
+    let mut now = Duration::ZERO;
+    let mut dallying = Vec::new();
+    for from in 10..10 + CONNECTIONS_MAX as u32 {
+        let from = port(10 + (from % 200) as u8, from);
+        let number = open(&mut host, now, from, true).unwrap();
+        host.handle(now, pup(kind::END, from.socket, from, number));
+        dallying.push((from, number));
+    }
+    assert!(open(&mut host, now, port(3, 9), true).is_some());
+    for _ in 0..5 {
+        now += Duration::from_secs(4);
+        for (from, number) in &dallying {
+            host.handle(now, pup(kind::END, from.socket, *from, *number));
+        }
+        host.handle_timeout(now);
+        host.forget_finished(|_| false);
+        while host.poll_transmit(now, &mut Vec::new()).is_some() {}
+    }
+    host.forget_finished(|_| false);
+    for (_, number) in dallying {
+        assert!(host.connection(number).is_none(), "after {now:?}");
+    }
+}
+
+/// A request names a port of its sender, not of a third host.
+#[test]
+fn requests_in_the_name_of_others_are_refused() {
+    let mut host = Host::new(1, 2, 5);
+    host.listen(socket::FTP);
+    let mut request = pup(kind::RFC, 9, port(3, 9), socket::FTP);
+    request.payload[1] = 4;
+    host.handle(Duration::ZERO, request);
+    assert_eq!(answer(&mut host), None);
+    assert_eq!(host.poll_accepted(), None);
 }
 
 /// A grant of as many Pups of one byte as its fields hold.

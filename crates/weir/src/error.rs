@@ -125,7 +125,7 @@ pub(crate) fn stopped(signal: u8) -> String {
 /// `message` with control characters escaped, which it may contain from a
 /// filter or a file name: they could control the terminal or reverse the text.
 pub(crate) fn harmless(message: &str) -> String {
-    let turns = |c| matches!(c, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
+    let turns = |c| matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
     let mut out = String::with_capacity(message.len());
     for c in message.chars() {
         if c.is_control() && !matches!(c, '\n' | '\t') || turns(c) {
@@ -135,6 +135,11 @@ pub(crate) fn harmless(message: &str) -> String {
         }
     }
     out
+}
+
+/// As [`harmless`], and of one line: text of the network must not look like lines of weir's own.
+pub(crate) fn harmless_line(text: &str) -> String {
+    harmless(text).replace('\n', "\\n").replace('\t', "\\t")
 }
 
 /// A signal's name in messages.

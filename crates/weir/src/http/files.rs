@@ -62,6 +62,9 @@ impl Drop for Upload {
 
 /// Files of one name that are not whole, at one time.
 const PARTS_MAX: u32 = 100;
+/// Bytes of a file's name that the name of the unfinished file begins with: with the rest it is at
+/// most the kernel's 255.
+const PART_NAME_LEN_MAX: usize = 240;
 
 /// The longest path, in bytes, as the kernel has it.
 const PATH_LEN_MAX: usize = 4095;
@@ -125,16 +128,22 @@ impl Folder {
         )?))
     }
 
-    /// Names and lengths of the files that are served directly in a folder.
+    /// Names and lengths of the files that are served directly in a folder, and whose names are
+    /// wanted.
     ///
     /// # Errors
     /// If there is no such folder below this one.
-    pub(crate) fn list(&self, path: &str) -> io::Result<Vec<(String, u64)>> {
+    pub(crate) fn list(
+        &self,
+        path: &str,
+        is_wanted: impl Fn(&str) -> bool,
+    ) -> io::Result<Vec<(String, u64)>> {
         let folder = self.folder(path)?;
         let mut files = Vec::new();
         for entry in rustix::fs::Dir::read_from(&folder.0)? {
             let entry = entry?;
             if let Ok(name) = entry.file_name().to_str()
+                && is_wanted(name)
                 && let Resource::File(served) = folder.find_plain(name)
             {
                 files.push((name.to_owned(), served.len));
@@ -149,7 +158,8 @@ impl Folder {
     /// If the name is not plain, or the file cannot be created.
     pub(crate) fn create(&self, path: &str) -> io::Result<Upload> {
         let (parent, name) = path.rsplit_once('/').unwrap_or(("", path));
-        let is_name = !name.is_empty() && !name.contains('\0') && !is_hidden(name.as_bytes());
+        let is_name =
+            !name.is_empty() && !name.contains(char::is_control) && !is_hidden(name.as_bytes());
         if !is_name {
             return Err(io::ErrorKind::InvalidInput.into());
         }
@@ -161,7 +171,8 @@ impl Folder {
         let mode = Mode::from_raw_mode(0o644);
         let mut count = 0;
         loop {
-            let beside = format!(".{name}.part{count}");
+            let start = name.floor_char_boundary(PART_NAME_LEN_MAX);
+            let beside = format!(".{}.part{count}", &name[..start]);
             match rustix::fs::openat(&folder.0, &*beside, flags, mode) {
                 Err(Errno::EXIST) if count < PARTS_MAX => count += 1,
                 opened => {

@@ -1,7 +1,7 @@
 //! `weir pup list`, `get`, `put`: FTP clients.
 
 use super::link::{LinkArgs, stream_failure};
-use crate::error::CliError;
+use crate::error::{CliError, harmless_line};
 use crate::http::output::Output;
 use crate::signals::ShutdownSignal;
 use std::fs::File;
@@ -99,6 +99,8 @@ enum FtpError {
     Cli(CliError),
     /// The server refused.
     Refused(u8, String),
+    /// The server sends more bytes than it told.
+    TooLong(u64),
     /// The server sent what makes no sense.
     Protocol,
 }
@@ -121,18 +123,26 @@ impl FtpError {
         match self {
             FtpError::Cli(error) => error,
             FtpError::Stream(StreamError::Ended(ended)) => {
-                CliError::run(format!("{server}: {ended}"))
+                let why = harmless_line(&ended.to_string());
+                CliError::run(format!("{server}: {why}"))
             }
             FtpError::Stream(error) => stream_failure(error, stop),
             FtpError::Refused(code, text) => {
+                let text = harmless_line(&text);
                 CliError::run(format!("{server}{path}: {text} (code {code})"))
             }
+            FtpError::TooLong(len) => CliError::run(format!(
+                "{server}{path}: the server sends more than the {len} bytes that it told"
+            )),
             FtpError::Protocol => CliError::run(format!(
                 "{server}: the server does not speak FTP as weir does"
             )),
         }
     }
 }
+
+/// Comments that a server may send before an answer.
+const COMMENTS_MAX: usize = 100;
 
 /// A session with a server.
 struct Session<'a> {
@@ -170,18 +180,28 @@ impl<'a> Session<'a> {
 
     /// The next command of the server; comments are skipped.
     fn command(&mut self) -> Result<(u8, Vec<u8>), FtpError> {
-        loop {
+        for _ in 0..=COMMENTS_MAX {
             match self.stream.piece(&mut self.reader)? {
                 Piece::Command(mark::COMMENT, _) => {}
                 Piece::Command(command, argument) => return Ok((command, argument)),
                 _ => return Err(FtpError::Protocol),
             }
         }
+        Err(FtpError::Protocol)
     }
 
+    /// Ends the session after all that was asked: the server's reply to the end changes nothing.
     fn close(mut self) -> Result<(), FtpError> {
-        Ok(self.stream.close()?)
+        match self.stream.close() {
+            Ok(()) | Err(StreamError::Ended(_)) => Ok(()),
+            Err(other) => Err(other.into()),
+        }
     }
+}
+
+/// The length of a file that a list names.
+fn size(list: &PropertyList) -> Option<u64> {
+    list.get("Size")?.trim().parse().ok()
 }
 
 fn refusal((command, argument): &(u8, Vec<u8>)) -> FtpError {
@@ -248,8 +268,8 @@ pub(super) fn list(args: &ListArgs, stop: &ShutdownSignal) -> Result<(), CliErro
             .get("Server-Filename")
             .or(list.get("Name-Body"))
             .unwrap_or("?");
-        let size = list.get("Size").unwrap_or("-");
-        writeln!(out, "{size:>10} {}", crate::error::harmless(name)).map_err(CliError::output)?;
+        let size = size(&list).map_or("-".to_owned(), |size| size.to_string());
+        writeln!(out, "{size:>10} {}", harmless_line(name)).map_err(CliError::output)?;
     }
     Ok(())
 }
@@ -262,22 +282,32 @@ pub(super) fn get(args: &GetArgs, stop: &ShutdownSignal) -> Result<(), CliError>
         let mut session = Session::open(&mut node, args.place.server, &asked)?;
         let list = named(&args.place.path, &args.account).text();
         session.stream.command(mark::RETRIEVE, list.as_bytes())?;
-        match session.command()? {
-            (mark::HERE_IS_PROPERTY_LIST, _) => {}
+        let told = match session.command()? {
+            (mark::HERE_IS_PROPERTY_LIST, text) => {
+                let list = PropertyList::parse(&String::from_utf8_lossy(&text));
+                list.as_ref().and_then(size)
+            }
             (mark::END_OF_COMMAND, _) => {
                 let text = "there is no such file".to_owned();
                 return Err(FtpError::Refused(no::NOT_FOUND, text));
             }
             other => return Err(refusal(&other)),
-        }
+        };
         session.stream.command(mark::YES, &coded(0, "send it"))?;
         let mut output = Output::open(args.output.as_deref(), stop)?;
         if session.stream.piece(&mut session.reader)? != Piece::File {
             return Err(FtpError::Protocol);
         }
+        let mut len = 0;
         loop {
             match session.stream.piece(&mut session.reader)? {
-                Piece::Bytes(bytes) => output.write(&bytes)?,
+                Piece::Bytes(bytes) => {
+                    len += bytes.len() as u64;
+                    if let Some(told) = told.filter(|told| len > *told) {
+                        return Err(FtpError::TooLong(told));
+                    }
+                    output.write(&bytes)?;
+                }
                 Piece::FileEnd => break,
                 _ => return Err(FtpError::Protocol),
             }

@@ -1,7 +1,7 @@
 //! `weir pup serve`: FTP, Telnet, echo, time, names of one host.
 
 use super::link::{LinkArgs, failure};
-use super::session::{Ftp, Terminal};
+use super::session::{Ftp, Progress, Terminal};
 use crate::error::{CliError, say};
 use crate::http::files::Folder;
 use crate::signals::ShutdownSignal;
@@ -53,8 +53,7 @@ enum Session {
 }
 
 impl Session {
-    /// Goes on as far as it can; `false` once it is over.
-    fn go_on(&mut self, connection: &mut Connection, folder: &Folder) -> bool {
+    fn go_on(&mut self, connection: &mut Connection, folder: &Folder) -> Progress {
         match self {
             Session::Ftp(ftp) => ftp.go_on(connection, folder),
             Session::Terminal(terminal) => terminal.go_on(connection, folder),
@@ -84,9 +83,11 @@ pub(super) fn run(args: &Args, stop: &ShutdownSignal) -> Result<(), CliError> {
     say(&format!("weir: pup server {}", Address(node.host.port(0))));
     say("ready");
     let mut sessions: BTreeMap<u32, Session> = BTreeMap::new();
+    let mut has_more = false;
     while !stop.is_requested() {
-        node.turn(TURN).map_err(failure)?;
-        serve(&mut node.host, &mut sessions, &folder, args.writable);
+        let turn = if has_more { Duration::ZERO } else { TURN };
+        node.turn(turn).map_err(failure)?;
+        has_more = serve(&mut node.host, &mut sessions, &folder, args.writable);
     }
     for number in sessions.keys() {
         node.host.release(*number);
@@ -94,8 +95,14 @@ pub(super) fn run(args: &Args, stop: &ShutdownSignal) -> Result<(), CliError> {
     node.turn(Duration::ZERO).map_err(failure)
 }
 
-/// Lets every session go on.
-fn serve(host: &mut Host, sessions: &mut BTreeMap<u32, Session>, folder: &Folder, writable: bool) {
+/// Lets every session go on; returns whether one has more to do.
+fn serve(
+    host: &mut Host,
+    sessions: &mut BTreeMap<u32, Session>,
+    folder: &Folder,
+    writable: bool,
+) -> bool {
+    let mut has_more = false;
     while let Some(accepted) = host.poll_accepted() {
         let session = match accepted.socket {
             socket::TELNET => Session::Terminal(Terminal::new()),
@@ -104,9 +111,10 @@ fn serve(host: &mut Host, sessions: &mut BTreeMap<u32, Session>, folder: &Folder
         sessions.insert(accepted.connection, session);
     }
     sessions.retain(|number, session| {
-        let goes_on = host
-            .connection(*number)
-            .is_some_and(|connection| session.go_on(connection, folder));
+        let connection = host.connection(*number);
+        let progress = connection.map_or(Progress::Over, |one| session.go_on(one, folder));
+        has_more |= progress == Progress::HasMore;
+        let goes_on = progress != Progress::Over;
         if !goes_on {
             // A connection that was ended in order stays to dally.
             let closing = host.connection(*number).is_some_and(|one| one.is_closing());
@@ -118,4 +126,5 @@ fn serve(host: &mut Host, sessions: &mut BTreeMap<u32, Session>, folder: &Folder
     });
     let held = |number| sessions.contains_key(&number);
     host.forget_finished(held);
+    has_more
 }

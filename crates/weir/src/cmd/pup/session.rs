@@ -1,5 +1,6 @@
 //! Sessions of clients: FTP, and a terminal of a few commands.
 
+use crate::error::harmless_line;
 use crate::http::files::{Folder, Resource, Upload};
 use std::collections::VecDeque;
 use std::fs::File;
@@ -45,9 +46,33 @@ fn drain(out: &mut VecDeque<Output>, connection: &mut Connection) -> bool {
     true
 }
 
+/// How far a session has gone on.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Progress {
+    /// The session waits for its client.
+    Waits,
+    /// The session has more to do: others have their turn first.
+    HasMore,
+    /// The session is over.
+    Over,
+}
+
+/// A session whose output the connection does not take now.
+fn blocked(connection: &Connection) -> Progress {
+    match connection.ended() {
+        None => Progress::Waits,
+        Some(_) => Progress::Over,
+    }
+}
+
 enum State {
     /// A command is awaited.
     Command,
+    /// A list for each of these files, in the folder of that path, is sent.
+    Listing {
+        parent: String,
+        names: std::vec::IntoIter<(String, u64)>,
+    },
     /// The client is asked whether it wants the file.
     Offered(File),
     Sending(File),
@@ -89,17 +114,32 @@ impl Ftp {
         self.say(mark::NO, coded(code, text));
     }
 
-    /// Goes on as far as it can; `false` once the session is over.
-    pub(super) fn go_on(&mut self, connection: &mut Connection, folder: &Folder) -> bool {
+    /// Goes on until the client is asked, or a command is executed.
+    pub(super) fn go_on(&mut self, connection: &mut Connection, folder: &Folder) -> Progress {
         if connection
             .ended()
             .is_some_and(|ended| ended != weir_pup::bsp::Ended::Closed)
         {
-            return false;
+            return Progress::Over;
         }
         loop {
             if !drain(&mut self.out, connection) {
-                return true;
+                return blocked(connection);
+            }
+            if let State::Listing { parent, names } = &mut self.state {
+                match names.next() {
+                    Some((name, len)) => {
+                        let list = properties(&below(parent, &name), len).text();
+                        self.out
+                            .push_back(Output::Mark(mark::HERE_IS_PROPERTY_LIST));
+                        self.out.push_back(Output::Bytes(list.into_bytes()));
+                    }
+                    None => {
+                        self.state = State::Command;
+                        self.out.push_back(Output::Mark(mark::END_OF_COMMAND));
+                    }
+                }
+                continue;
             }
             if let State::Sending(file) = &mut self.state {
                 let mut bytes = vec![0; CHUNK];
@@ -123,13 +163,17 @@ impl Ftp {
                 continue;
             }
             match self.reader.poll(connection) {
-                None => return true,
-                Some(Piece::End) => return false,
+                None => return Progress::Waits,
+                Some(Piece::End) => return Progress::Over,
                 Some(Piece::Malformed) => {
                     connection.abort(1, "this is no FTP");
-                    return false;
+                    return Progress::Over;
                 }
-                Some(piece) => self.take(piece, folder),
+                Some(piece) => {
+                    // A command may look through a folder, or write to a disk.
+                    self.take(piece, folder);
+                    return Progress::HasMore;
+                }
             }
         }
     }
@@ -244,35 +288,28 @@ impl Ftp {
             Some((parent, last)) => (parent, last),
             None => ("", pattern),
         };
-        let Ok(mut names) = folder.list(parent) else {
+        let Ok(mut names) = folder.list(parent, |name| matches_pattern(last, name)) else {
             self.refuse(no::NOT_FOUND, "there is no such folder");
             return;
         };
-        names.retain(|(name, _)| matches_pattern(last, name));
         if names.is_empty() {
             self.refuse(no::NOT_FOUND, "there is no such file");
             return;
         }
         names.sort_unstable();
         names.truncate(LISTED_MAX);
-        let lists = names.iter().map(|(name, len)| {
-            let path = match parent {
-                "" => name.clone(),
-                parent => format!("{parent}/{name}"),
-            };
-            properties(&path, *len).text()
-        });
         if at_once {
+            let lists = names
+                .iter()
+                .map(|(name, len)| properties(&below(parent, name), *len).text());
             let bytes = joined(lists, ftp::ARGUMENT_LEN_MAX).into_bytes();
             self.say(mark::HERE_IS_PROPERTY_LIST, bytes);
             return;
         }
-        for list in lists.collect::<Vec<_>>() {
-            self.out
-                .push_back(Output::Mark(mark::HERE_IS_PROPERTY_LIST));
-            self.out.push_back(Output::Bytes(list.into_bytes()));
-        }
-        self.out.push_back(Output::Mark(mark::END_OF_COMMAND));
+        self.state = State::Listing {
+            parent: parent.to_owned(),
+            names: names.into_iter(),
+        };
     }
 }
 
@@ -283,8 +320,16 @@ fn path(list: &PropertyList) -> Option<String> {
         Some(directory) if !directory.is_empty() => format!("{directory}/{name}"),
         _ => name.to_owned(),
     };
-    let path = path.trim_start_matches('/').to_owned();
-    (!path.is_empty()).then_some(path)
+    let parts: Vec<&str> = path.split('/').filter(|part| !part.is_empty()).collect();
+    (!parts.is_empty()).then(|| parts.join("/"))
+}
+
+/// A name in a folder, of which an empty path is the served one.
+fn below(parent: &str, name: &str) -> String {
+    match parent {
+        "" => name.to_owned(),
+        parent => format!("{parent}/{name}"),
+    }
 }
 
 fn properties(path: &str, len: u64) -> PropertyList {
@@ -363,11 +408,11 @@ impl Terminal {
         self.out.push_back(Output::Bytes(text.as_bytes().to_vec()));
     }
 
-    /// Goes on as far as it can; `false` once the session is over.
-    pub(super) fn go_on(&mut self, connection: &mut Connection, folder: &Folder) -> bool {
+    /// Goes on until the user is asked, or a line is obeyed.
+    pub(super) fn go_on(&mut self, connection: &mut Connection, folder: &Folder) -> Progress {
         loop {
             if !drain(&mut self.out, connection) {
-                return connection.ended().is_none();
+                return blocked(connection);
             }
             if let Some(file) = &mut self.file {
                 let mut bytes = vec![0; CHUNK];
@@ -385,16 +430,18 @@ impl Terminal {
             }
             if self.over {
                 connection.close();
-                return false;
+                return Progress::Over;
             }
             if let Some(character) = self.typed.pop_front() {
-                self.character(character, folder);
+                if self.character(character, folder) {
+                    return Progress::HasMore;
+                }
                 continue;
             }
             let mut buffer = [0; 512];
             match connection.read(&mut buffer) {
-                Read::Nothing => return connection.ended().is_none(),
-                Read::End => return false,
+                Read::Nothing => return blocked(connection),
+                Read::End => return Progress::Over,
                 Read::Mark(number) => {
                     if self.parser.mark(number) == Some(Event::Timing) {
                         let reply = weir_pup::telnet::mark::TIMING_REPLY;
@@ -412,49 +459,141 @@ impl Terminal {
         }
     }
 
-    fn character(&mut self, character: u8, folder: &Folder) {
+    /// Takes a character; `true` if it ended a line, which was obeyed.
+    fn character(&mut self, character: u8, folder: &Folder) -> bool {
         if !matches!(character, b'\r' | b'\n') {
             if self.line.len() < LINE_LEN_MAX {
                 self.line.push(character);
             }
-            return;
+            return false;
         }
         let line = std::mem::take(&mut self.line);
         let line = String::from_utf8_lossy(&line).trim().to_owned();
         let (word, rest) = line.split_once(' ').unwrap_or((&line, ""));
         match word {
-            "" => return,
+            "" => return false,
             "list" => {
-                let mut names = folder.list("").unwrap_or_default();
+                let mut names = folder.list("", |_| true).unwrap_or_default();
                 names.sort_unstable();
                 names.truncate(LISTED_MAX);
                 let lines = names
                     .iter()
-                    .map(|(name, len)| format!("{len:>10} {name}\r\n"));
+                    .map(|(name, len)| format!("{len:>10} {}\r\n", harmless_line(name)));
                 let text: String = lines.collect();
                 self.print(&text);
             }
             "type" => match folder.find_plain(rest.trim()) {
                 Resource::File(served) => {
                     self.file = Some(served.file);
-                    return;
+                    return true;
                 }
                 _ => self.print("There is no such file.\r\n"),
             },
             "quit" => {
                 self.print("Goodbye.\r\n");
                 self.over = true;
-                return;
+                return true;
             }
             _ => self.print("Commands: list, type FILE, quit.\r\n"),
         }
         self.print("> ");
+        true
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{joined, matches_pattern};
+    use super::*;
+    use std::time::Duration;
+    use weir_pup::datagram::{Port, Pup, kind};
+
+    const NOW: Duration = Duration::ZERO;
+
+    fn port(host: u8, socket: u32) -> Port {
+        Port {
+            net: 1,
+            host,
+            socket,
+        }
+    }
+
+    /// A connection of a client that grants no window.
+    fn connection() -> Connection {
+        let (client, asked) = (port(3, 9), port(2, 3));
+        let own = [&[1, 3][..], &9_u32.to_be_bytes()].concat();
+        let request = Pup::new(kind::RFC, 500, asked, client, &own);
+        Connection::accept(NOW, port(2, 77), &request).unwrap()
+    }
+
+    /// A folder with files, removed at the end.
+    struct Files(std::path::PathBuf);
+
+    impl Files {
+        fn new(name: &str, count: usize) -> Files {
+            let name = format!("weir-session-{name}-{}", std::process::id());
+            let files = Files(std::env::temp_dir().join(name));
+            std::fs::create_dir_all(&files.0).unwrap();
+            for number in 0..count {
+                std::fs::write(files.0.join(format!("f{number}")), b"x").unwrap();
+            }
+            files
+        }
+    }
+
+    impl Drop for Files {
+        fn drop(&mut self) {
+            let _ = std::fs::remove_dir_all(&self.0);
+        }
+    }
+
+    fn bytes_waiting(ftp: &Ftp) -> usize {
+        let bytes = ftp.out.iter().map(|one| match one {
+            Output::Bytes(bytes) => bytes.len(),
+            Output::Mark(_) => 1,
+        });
+        bytes.sum()
+    }
+
+    #[test]
+    fn a_client_that_ends_while_output_waits_ends_the_session() {
+        let files = Files::new("ends", 0);
+        let folder = Folder::open(&files.0).unwrap();
+        let mut connection = connection();
+        let mut ftp = Ftp::new(false);
+        ftp.out.push_back(Output::Bytes(vec![1; 1 << 20]));
+        assert_eq!(ftp.go_on(&mut connection, &folder), Progress::Waits);
+        let end = Pup::new(kind::END, 500, port(2, 77), port(3, 9), &[]);
+        connection.handle(NOW, &end);
+        assert_eq!(ftp.go_on(&mut connection, &folder), Progress::Over);
+    }
+
+    #[test]
+    fn a_long_listing_is_made_as_there_is_room() {
+        let files = Files::new("lists", 1000);
+        let folder = Folder::open(&files.0).unwrap();
+        let mut connection = connection();
+        // What the connection takes without a window.
+        while connection.write(&[0; 4096]) > 0 {}
+        let mut ftp = Ftp::new(false);
+        ftp.execute(mark::ENUMERATE, b"((Server-Filename ///f*))", &folder);
+        assert_eq!(ftp.go_on(&mut connection, &folder), Progress::Waits);
+        let State::Listing { names, .. } = &ftp.state else {
+            panic!("the listing is not over");
+        };
+        assert!(names.len() >= 999, "{}", names.len());
+        assert!(bytes_waiting(&ftp) < 1000, "{}", bytes_waiting(&ftp));
+    }
+
+    #[test]
+    fn a_path_has_no_empty_parts() {
+        let list = |name: &str| PropertyList::default().with("Server-Filename", name);
+        assert_eq!(path(&list("/a//b/")), Some("a/b".to_owned()));
+        assert_eq!(
+            path(&list("a").with("Directory", "//d/")),
+            Some("d/a".to_owned())
+        );
+        assert_eq!(path(&list("//")), None);
+    }
 
     #[test]
     fn a_long_listing_ends_with_a_whole_name() {
