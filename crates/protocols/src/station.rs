@@ -177,10 +177,15 @@ impl Station {
                 .iter()
                 .map(Vec::as_slice)
                 .collect();
-            match self.port.send_batch(&frames)? {
+            match self.port.send_batch(&frames) {
                 // The rest is lost, as on a wire: the protocols repeat it.
-                0 => break,
-                more => sent += more,
+                Ok(0) => break,
+                Ok(more) => sent += more,
+                Err(error) if error.is_queue_full() => break,
+                Err(error) => {
+                    self.count = 0;
+                    return Err(error.into());
+                }
             }
         }
         self.count = 0;

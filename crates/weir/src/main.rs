@@ -39,6 +39,7 @@ mod monitor;
 mod radius;
 mod rarp;
 mod report;
+mod same_address;
 mod signals;
 mod stack;
 mod store;

@@ -153,6 +153,42 @@ fn our_clients_talk_to_a_second_implementation() {
     server.end();
 }
 
+/// What the interface's queue drops is lost as on a wire, and ends neither server nor client; a
+/// second server of the address is warned of.
+#[test]
+fn a_full_queue_ends_no_transfer() {
+    let Some(net) = net() else { return };
+    let Some(mut tc) = testenv::program("tc") else {
+        return;
+    };
+    let folder = Folder::new("pup-queue");
+    folder.write("long", &bytes(400_000));
+    let server = serve(&net, &folder, PORT);
+    let path = folder.path("");
+    let words = ["pup", "serve", &path, "--own", "1#2#", "--link", PORT];
+    let second = net
+        .weir(&words)
+        .until("too: each takes some")
+        .until("ready");
+    second.stop();
+    for host in [&net.a, &net.b] {
+        // Seven Pups fit.
+        let words = "qdisc add dev eth0 root tbf rate 20mbit burst 2k limit 4000";
+        tc.args(words.split(' '));
+        let limited = host.output(tc).unwrap();
+        assert!(limited.status.success(), "{limited:?}");
+        tc = testenv::program("tc").unwrap();
+    }
+    let out = folder.path("out");
+    let got = client(&net.a, PORT, &["get", "1#2#long", "-o", &out]);
+    assert_eq!(got.code, Some(0), "{got:?}");
+    assert!(std::fs::read(&out).unwrap() == bytes(400_000));
+    let put = client(&net.a, PORT, &["put", &out, "1#2#copy"]);
+    assert_eq!(put.code, Some(0), "{put:?}");
+    assert!(std::fs::read(folder.path("copy")).unwrap() == bytes(400_000));
+    server.stop();
+}
+
 /// From an Ethernet by a gateway to a net over UDP, and back.
 #[test]
 fn a_gateway_joins_two_nets() {
@@ -226,6 +262,16 @@ fn what_cannot_be_is_refused() {
             &["serve", "/", "--own", "1#0#", "--link", "eth0"],
             2,
             "not a host's address",
+        ),
+        (
+            &["echo", "1#2#", "--link", "udp:198.51.100.1"],
+            1,
+            "cannot send to 198.51.100.1:42424: Network is unreachable",
+        ),
+        (
+            &["echo", "1#2#", "--count", "-1", "--link", "eth0"],
+            2,
+            "--count",
         ),
         (&["gateway", "1#1#@eth0"], 2, "2 values required"),
         (&["gateway", "1#1#@eth0", "1#2#@eth1"], 2, "are of one net"),

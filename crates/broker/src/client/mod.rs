@@ -73,6 +73,11 @@ pub enum PortError {
 }
 
 impl PortError {
+    /// Whether the interface's queue is full: the frame is lost, the port is well.
+    pub fn is_queue_full(&self) -> bool {
+        matches!(self, PortError::Send(weir_link::live::SendError::Full))
+    }
+
     /// Whether the egress path is gone.
     fn is_egress_path_gone(&self) -> bool {
         matches!(self, PortError::Path(weir_ring::SendError::Down { .. }))

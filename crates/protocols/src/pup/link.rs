@@ -30,6 +30,14 @@ pub enum LinkError {
         /// The system's error.
         source: io::Error,
     },
+    /// A Pup over UDP was not sent.
+    #[error("cannot send to {peers}: {source}")]
+    Unsent {
+        /// Where the link's Pups go.
+        peers: SocketAddr,
+        /// The system's error.
+        source: io::Error,
+    },
 }
 
 /// A link of one Pup host.
@@ -52,6 +60,8 @@ enum Kind {
         peers: SocketAddr,
         timeout: Option<Duration>,
         buffer: Vec<u8>,
+        /// Why the last Pup was not sent.
+        unsent: Option<io::Error>,
     },
 }
 
@@ -116,6 +126,7 @@ impl Link {
                 peers: peers.into(),
                 timeout: None,
                 buffer: vec![0; 2048],
+                unsent: None,
             },
         })
     }
@@ -144,7 +155,12 @@ impl Link {
                 };
                 Ok(station.queue_with(write)?)
             }
-            Kind::Udp { socket, peers, .. } => {
+            Kind::Udp {
+                socket,
+                peers,
+                unsent,
+                ..
+            } => {
                 let mut datagram = Vec::with_capacity(UDP_HEADER_LEN + PUP_LEN_MAX);
                 datagram.resize(UDP_HEADER_LEN, 0);
                 let Some(host) = write(&mut datagram) else {
@@ -152,7 +168,7 @@ impl Link {
                 };
                 emit_udp(host, self.own.host, &mut datagram);
                 // What cannot be sent now is lost, as on a wire.
-                let _ = socket.send_to(&datagram, *peers);
+                *unsent = socket.send_to(&datagram, *peers).err();
                 Ok(true)
             }
         }
@@ -199,6 +215,7 @@ impl Link {
                 peers,
                 timeout: set,
                 buffer,
+                ..
             } => {
                 let port = peers.port();
                 let failed = |source| LinkError::Udp { port, source };
@@ -248,14 +265,20 @@ impl Link {
         }
     }
 
-    /// Fails if the policy has refused Pups that were sent.
+    /// Fails if the policy has refused Pups that were sent, or the network the last one.
     ///
     /// # Errors
     /// If so.
     pub fn check_refusals(&mut self) -> Result<(), LinkError> {
         match &mut self.kind {
             Kind::Ethernet { station, .. } => Ok(station.check_refusals()?),
-            Kind::Udp { .. } => Ok(()),
+            Kind::Udp { peers, unsent, .. } => match unsent.take() {
+                Some(source) => Err(LinkError::Unsent {
+                    peers: *peers,
+                    source,
+                }),
+                None => Ok(()),
+            },
         }
     }
 }

@@ -6,6 +6,7 @@ use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 /// A folder whose files are served, and nothing outside: the kernel resolves
@@ -28,22 +29,60 @@ pub(crate) struct Served {
     pub(crate) len: u64,
     /// Seconds since 1970.
     pub(crate) modified: i64,
+    stamp: Stamp,
     pub(crate) kind: &'static str,
 }
 
-/// A file that is not whole yet, under a hidden name; removed if it does not
-/// become so.
+impl Served {
+    /// Whether the file has the length and the times that it had when it was opened.
+    pub(crate) fn is_unchanged(&self) -> bool {
+        stamp(&self.file).is_ok_and(|now| now == self.stamp)
+    }
+}
+
+/// What changes with a file's content: its length, and when content and inode were changed.
+type Stamp = (u64, [i64; 4]);
+
+fn stamp(file: &File) -> io::Result<Stamp> {
+    let facts = file.metadata()?;
+    let (mtime, ctime) = (facts.mtime(), facts.ctime());
+    let times = [mtime, facts.mtime_nsec(), ctime, facts.ctime_nsec()];
+    Ok((facts.len(), times))
+}
+
+/// A file that is not whole yet: without a name, so that it ends with the process; on a file system
+/// that has none such under a hidden name, which is removed.
 pub(crate) struct Upload {
     pub(crate) file: File,
     folder: Folder,
+    /// Whether it has the name `beside`.
+    is_named: bool,
     beside: String,
     name: String,
 }
 
 impl Upload {
     /// The file is whole: it gets its name.
-    pub(crate) fn finish(self) -> io::Result<()> {
+    pub(crate) fn finish(mut self) -> io::Result<()> {
         let folder = &self.folder.0;
+        if !self.is_named {
+            let open = format!("/proc/self/fd/{}", self.file.as_raw_fd());
+            self.is_named = true;
+            // Only a name that is free: another upload may be at the same point.
+            let mut count = 0;
+            loop {
+                self.beside = beside(&self.name, count);
+                let flags = AtFlags::SYMLINK_FOLLOW;
+                match rustix::fs::linkat(rustix::fs::CWD, &*open, folder, &*self.beside, flags) {
+                    Err(Errno::EXIST) if count < PARTS_MAX => count += 1,
+                    Err(error) => {
+                        self.is_named = false;
+                        return Err(error.into());
+                    }
+                    Ok(()) => break,
+                }
+            }
+        }
         Ok(rustix::fs::renameat(
             folder,
             &*self.beside,
@@ -56,8 +95,16 @@ impl Upload {
 impl Drop for Upload {
     fn drop(&mut self) {
         // Renamed if it became whole.
-        let _ = rustix::fs::unlinkat(&self.folder.0, &*self.beside, AtFlags::empty());
+        if self.is_named {
+            let _ = rustix::fs::unlinkat(&self.folder.0, &*self.beside, AtFlags::empty());
+        }
     }
+}
+
+/// The hidden name of a file that is not whole.
+fn beside(name: &str, count: u32) -> String {
+    let start = name.floor_char_boundary(PART_NAME_LEN_MAX);
+    format!(".{}.part{count}", &name[..start])
 }
 
 /// Files of one name that are not whole, at one time.
@@ -167,12 +214,21 @@ impl Folder {
         if matches!(folder.find_plain(name), Resource::Folder) {
             return Err(io::ErrorKind::IsADirectory.into());
         }
-        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
         let mode = Mode::from_raw_mode(0o644);
+        let flags = OFlags::WRONLY | OFlags::TMPFILE | OFlags::CLOEXEC;
+        if let Ok(file) = rustix::fs::openat(&folder.0, ".", flags, mode) {
+            return Ok(Upload {
+                file: File::from(file),
+                folder,
+                is_named: false,
+                beside: String::new(),
+                name: name.to_owned(),
+            });
+        }
+        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
         let mut count = 0;
         loop {
-            let start = name.floor_char_boundary(PART_NAME_LEN_MAX);
-            let beside = format!(".{}.part{count}", &name[..start]);
+            let beside = beside(name, count);
             match rustix::fs::openat(&folder.0, &*beside, flags, mode) {
                 Err(Errno::EXIST) if count < PARTS_MAX => count += 1,
                 opened => {
@@ -181,6 +237,7 @@ impl Folder {
                     return Ok(Upload {
                         file,
                         folder,
+                        is_named: true,
                         beside,
                         name,
                     });
@@ -212,10 +269,13 @@ impl Folder {
         if !kind.is_file() {
             return Ok(Resource::Nothing(403));
         }
+        let file = File::from(file);
+        let stamp = stamp(&file).map_err(|_| Errno::IO)?;
         Ok(Resource::File(Served {
-            file: File::from(file),
+            file,
             len: u64::try_from(facts.st_size).unwrap_or(0),
             modified: facts.st_mtime,
+            stamp,
             kind: media_type(path),
         }))
     }

@@ -48,11 +48,12 @@ impl Drop for PartialFile {
 }
 
 impl<'a> Output<'a> {
-    /// The file at `path`, or standard output.
+    /// The file at `path`; without one, or for `-`, standard output.
     pub(crate) fn open(
         path: Option<&Path>,
         stop: &'a ShutdownSignal,
     ) -> Result<Output<'a>, CliError> {
+        let path = path.filter(|path| path.as_os_str() != "-");
         let file = match path {
             None => {
                 let copy = io::stdout().as_fd().try_clone_to_owned();

@@ -3,33 +3,35 @@
 use serde_json::{Value, json};
 use std::time::Duration;
 
-/// Least, median and greatest time, in microseconds; 0 without any.
+/// Least, median and greatest time, in microseconds; `None` without any.
 #[derive(Clone, Copy, PartialEq, Debug)]
-pub(crate) struct RoundTrips {
-    min: f64,
-    median: f64,
-    max: f64,
-}
+pub(crate) struct RoundTrips(Option<[f64; 3]>);
 
 impl RoundTrips {
     pub(crate) fn of(times: &[Duration]) -> RoundTrips {
         let mut sorted = times.to_vec();
         sorted.sort_unstable();
-        let us = |time: Option<&Duration>| time.map_or(0.0, |time| time.as_secs_f64() * 1e6);
-        RoundTrips {
-            min: us(sorted.first()),
-            median: us(sorted.get(sorted.len() / 2)),
-            max: us(sorted.last()),
-        }
+        // Nanoseconds, as they were measured.
+        let us = |time: &Duration| time.as_nanos() as f64 / 1e3;
+        let median = sorted.get(sorted.len() / 2);
+        let all = sorted.first().zip(median).zip(sorted.last());
+        RoundTrips(all.map(|((min, median), max)| [us(min), us(median), us(max)]))
     }
 
     pub(crate) fn json(&self) -> Value {
-        json!({"min": self.min, "median": self.median, "max": self.max})
+        match self.0 {
+            Some([min, median, max]) => json!({"min": min, "median": median, "max": max}),
+            None => Value::Null,
+        }
     }
 
     pub(crate) fn text(&self) -> String {
-        let RoundTrips { min, median, max } = self;
-        format!("microseconds: min {min:.1}, median {median:.1}, max {max:.1}")
+        match self.0 {
+            Some([min, median, max]) => {
+                format!("microseconds: min {min:.1}, median {median:.1}, max {max:.1}")
+            }
+            None => "no time was measured".to_owned(),
+        }
     }
 }
 
@@ -43,6 +45,6 @@ mod tests {
         let said = RoundTrips::of(&times).text();
         assert_eq!(said, "microseconds: min 10.0, median 20.0, max 30.0");
         let nothing = RoundTrips::of(&[]).json();
-        assert_eq!(nothing, json!({"min": 0.0, "median": 0.0, "max": 0.0}));
+        assert_eq!(nothing, Value::Null);
     }
 }

@@ -21,12 +21,12 @@ pub(crate) struct Args {
 
     /// Number of Pups
     #[arg(short, long, value_name = "N", default_value_t = 10,
-          value_parser = clap::value_parser!(u32).range(1..))]
+          value_parser = clap::value_parser!(u32).range(1..), allow_negative_numbers = true)]
     count: u32,
 
     /// Bytes in a Pup
     #[arg(short, long, value_name = "BYTES", default_value_t = 64,
-          value_parser = clap::value_parser!(u16).range(0..=PAYLOAD_LEN_MAX as i64))]
+          value_parser = clap::value_parser!(u16).range(0..=PAYLOAD_LEN_MAX as i64), allow_negative_numbers = true)]
     size: u16,
 
     /// Print JSON
@@ -68,7 +68,12 @@ pub(super) fn run(args: &Args, stop: &ShutdownSignal) -> Result<(), CliError> {
         loop {
             while let Some(pup) = node.host.poll_datagram() {
                 match pup.head.pup_type {
-                    kind::ECHO if pup.head.identifier == number && pup.payload == payload => {
+                    // The first answer: a second host of the address would count twice.
+                    kind::ECHO
+                        if pup.head.identifier == number
+                            && pup.payload == payload
+                            && times.len() == before =>
+                    {
                         times.push(began.elapsed());
                     }
                     kind::ERROR => {
@@ -83,11 +88,13 @@ pub(super) fn run(args: &Args, stop: &ShutdownSignal) -> Result<(), CliError> {
                 break;
             }
             node.turn(Duration::from_millis(100)).map_err(failure)?;
+            if times.is_empty() {
+                node.link().check_refusals().map_err(failure)?;
+            }
         }
         // A lost Pup is counted as such; a host that answers none of the first is given up.
         let is_enough = sent == SILENT_MAX.min(args.count);
         if times.is_empty() && is_enough && trouble.is_none() {
-            node.link().check_refusals().map_err(failure)?;
             trouble = Some(format!("{} does not answer", args.host));
         }
         if trouble.is_some() || stop.is_requested() {

@@ -99,8 +99,11 @@ enum FtpError {
     Cli(CliError),
     /// The server refused.
     Refused(u8, String),
-    /// The server sends more bytes than it told.
-    TooLong(u64),
+    /// The server sends another number of bytes than it told.
+    Length {
+        told: u64,
+        sent: u64,
+    },
     /// The server sent what makes no sense.
     Protocol,
 }
@@ -131,8 +134,8 @@ impl FtpError {
                 let text = harmless_line(&text);
                 CliError::run(format!("{server}{path}: {text} (code {code})"))
             }
-            FtpError::TooLong(len) => CliError::run(format!(
-                "{server}{path}: the server sends more than the {len} bytes that it told"
+            FtpError::Length { told, sent } => CliError::run(format!(
+                "{server}{path}: the server told {told} bytes and sends {sent}"
             )),
             FtpError::Protocol => CliError::run(format!(
                 "{server}: the server does not speak FTP as weir does"
@@ -184,10 +187,19 @@ impl<'a> Session<'a> {
             match self.stream.piece(&mut self.reader)? {
                 Piece::Command(mark::COMMENT, _) => {}
                 Piece::Command(command, argument) => return Ok((command, argument)),
-                _ => return Err(FtpError::Protocol),
+                other => return Err(self.unexpected(&other)),
             }
         }
         Err(FtpError::Protocol)
+    }
+
+    /// Why a piece that should not come has come: the connection may have ended.
+    fn unexpected(&mut self, piece: &Piece) -> FtpError {
+        let ended = self.stream.connection().and_then(|one| one.ended());
+        match (piece, ended) {
+            (Piece::End, Some(ended)) => StreamError::Ended(ended).into(),
+            _ => FtpError::Protocol,
+        }
     }
 
     /// Ends the session after all that was asked: the server's reply to the end changes nothing.
@@ -295,8 +307,9 @@ pub(super) fn get(args: &GetArgs, stop: &ShutdownSignal) -> Result<(), CliError>
         };
         session.stream.command(mark::YES, &coded(0, "send it"))?;
         let mut output = Output::open(args.output.as_deref(), stop)?;
-        if session.stream.piece(&mut session.reader)? != Piece::File {
-            return Err(FtpError::Protocol);
+        match session.stream.piece(&mut session.reader)? {
+            Piece::File => {}
+            other => return Err(session.unexpected(&other)),
         }
         let mut len = 0;
         loop {
@@ -304,15 +317,19 @@ pub(super) fn get(args: &GetArgs, stop: &ShutdownSignal) -> Result<(), CliError>
                 Piece::Bytes(bytes) => {
                     len += bytes.len() as u64;
                     if let Some(told) = told.filter(|told| len > *told) {
-                        return Err(FtpError::TooLong(told));
+                        return Err(FtpError::Length { told, sent: len });
                     }
                     output.write(&bytes)?;
                 }
                 Piece::FileEnd => break,
-                _ => return Err(FtpError::Protocol),
+                other => return Err(session.unexpected(&other)),
             }
         }
         match session.command()? {
+            (mark::YES, _) if told.is_some_and(|told| told != len) => {
+                let told = told.unwrap_or_default();
+                return Err(FtpError::Length { told, sent: len });
+            }
             (mark::YES, _) => output.finish()?,
             other => return Err(refusal(&other)),
         }

@@ -23,8 +23,8 @@ pub(super) struct LinkArgs {
     #[arg(long, value_name = "LINK")]
     link: LinkName,
 
-    /// This host's own address; by default of net 0, which means "this one", with a random host
-    /// number
+    /// This host's own address, which a server needs; a client's is by default of net 0, which
+    /// means "this one", with a random host number
     #[arg(long, value_name = "NET#HOST#")]
     own: Option<Address>,
 
@@ -74,6 +74,11 @@ impl FromStr for LinkName {
 }
 
 impl LinkArgs {
+    /// The link, as it was given.
+    pub(super) fn name(&self) -> String {
+        self.link.to_string()
+    }
+
     /// Whether the own address was given.
     pub(super) fn has_own(&self) -> bool {
         self.own.is_some()
@@ -90,6 +95,8 @@ impl LinkArgs {
         if !node.host.has_route(node.now(), peer.0.net) {
             node.find_route(peer.0.net, ROUTE_TIMEOUT)
                 .map_err(failure)?;
+            // The question may show that nothing can be sent at all.
+            node.link().check_refusals().map_err(failure)?;
         }
         Ok(node)
     }

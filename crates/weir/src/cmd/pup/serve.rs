@@ -4,6 +4,7 @@ use super::link::{LinkArgs, failure};
 use super::session::{Ftp, Progress, Terminal};
 use crate::error::{CliError, say};
 use crate::http::files::Folder;
+use crate::same_address;
 use crate::signals::ShutdownSignal;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -80,6 +81,8 @@ pub(super) fn run(args: &Args, stop: &ShutdownSignal) -> Result<(), CliError> {
     }
     node.host.listen(socket::FTP);
     node.host.listen(socket::TELNET);
+    let own = Address(node.host.port(0)).to_string();
+    let _claim = same_address::claim("pup", &own, &args.link.name());
     say(&format!("weir: pup server {}", Address(node.host.port(0))));
     say("ready");
     let mut sessions: BTreeMap<u32, Session> = BTreeMap::new();

@@ -1,7 +1,7 @@
 //! Sessions of clients: FTP, and a terminal of a few commands.
 
-use crate::error::harmless_line;
-use crate::http::files::{Folder, Resource, Upload};
+use crate::error::{harmless_line, say};
+use crate::http::files::{Folder, Resource, Served, Upload};
 use std::collections::VecDeque;
 use std::fs::File;
 use std::io::{Read as _, Write as _};
@@ -74,8 +74,12 @@ enum State {
         names: std::vec::IntoIter<(String, u64)>,
     },
     /// The client is asked whether it wants the file.
-    Offered(File),
-    Sending(File),
+    Offered(Served),
+    Sending {
+        served: Served,
+        /// Bytes that have been read.
+        len: u64,
+    },
     /// The client is asked for the file; `None` to throw it away.
     Accepting(Upload),
     Receiving {
@@ -141,9 +145,14 @@ impl Ftp {
                 }
                 continue;
             }
-            if let State::Sending(file) = &mut self.state {
+            if let State::Sending { served, len } = &mut self.state {
                 let mut bytes = vec![0; CHUNK];
-                match file.read(&mut bytes) {
+                match served.file.read(&mut bytes) {
+                    // The whole file and no other: the client was told its length.
+                    Ok(0) if *len != served.len || !served.is_unchanged() => {
+                        self.state = State::Command;
+                        self.refuse(no::DATA_ERROR, "the file has changed while it was read");
+                    }
                     Ok(0) => {
                         self.state = State::Command;
                         self.out.push_back(Output::Mark(mark::YES));
@@ -152,6 +161,7 @@ impl Ftp {
                         self.out.push_back(Output::Mark(mark::END_OF_COMMAND));
                     }
                     Ok(count) => {
+                        *len += count as u64;
                         bytes.truncate(count);
                         self.out.push_back(Output::Bytes(bytes));
                     }
@@ -185,9 +195,9 @@ impl Ftp {
             (State::Command, Piece::Command(command, argument)) => {
                 self.execute(command, &argument, folder);
             }
-            (State::Offered(file), Piece::Command(mark::YES, _)) => {
+            (State::Offered(served), Piece::Command(mark::YES, _)) => {
                 self.out.push_back(Output::Mark(mark::HERE_IS_FILE));
-                self.state = State::Sending(file);
+                self.state = State::Sending { served, len: 0 };
             }
             (State::Offered(_), Piece::Command(mark::NO, _)) => {
                 self.out.push_back(Output::Mark(mark::END_OF_COMMAND));
@@ -200,10 +210,11 @@ impl Ftp {
             }
             (State::Receiving { mut upload, len }, Piece::Bytes(bytes)) => {
                 let len = len + bytes.len() as u64;
-                let failed = len > STORE_LEN_MAX
-                    || upload
-                        .as_mut()
-                        .is_some_and(|to| to.file.write_all(&bytes).is_err());
+                let written = upload.as_mut().map(|to| to.file.write_all(&bytes));
+                if let Some(Err(error)) = &written {
+                    say(&format!("weir: cannot store a file: {error}"));
+                }
+                let failed = len > STORE_LEN_MAX || matches!(written, Some(Err(_)));
                 self.state = State::Receiving {
                     upload: upload.filter(|_| !failed),
                     len,
@@ -214,6 +225,9 @@ impl Ftp {
             }
             (State::Judged(upload), Piece::Command(command, _)) => {
                 let stored = upload.filter(|_| command == mark::YES).map(Upload::finish);
+                if let Some(Err(error)) = &stored {
+                    say(&format!("weir: cannot store a file: {error}"));
+                }
                 match stored {
                     Some(Ok(())) => self.say(mark::YES, coded(0, "the file is stored")),
                     _ => self.refuse(no::STORE_NOT_COMPLETED, "the file is not stored"),
@@ -261,7 +275,7 @@ impl Ftp {
             Resource::File(served) => {
                 let list = properties(path, served.len);
                 self.say(mark::HERE_IS_PROPERTY_LIST, list.text().into_bytes());
-                self.state = State::Offered(served.file);
+                self.state = State::Offered(served);
             }
             Resource::Nothing(403) => self.refuse(no::ACCESS_DENIED, "the file is not served"),
             _ => self.refuse(no::NOT_FOUND, "there is no such file"),
@@ -582,6 +596,44 @@ mod tests {
         };
         assert!(names.len() >= 999, "{}", names.len());
         assert!(bytes_waiting(&ftp) < 1000, "{}", bytes_waiting(&ftp));
+    }
+
+    /// The marks that a session sends, to a client with room for all.
+    fn marks(connection: &mut Connection) -> Vec<u8> {
+        let grant = [2, 20, 0, 255, 0xff, 0xff];
+        connection.handle(
+            NOW,
+            &Pup::new(kind::ACK, 500, port(2, 77), port(3, 9), &grant),
+        );
+        let sent = std::iter::from_fn(|| connection.poll_transmit(NOW));
+        let marks = sent.filter(|pup| matches!(pup.head.pup_type, kind::MARK | kind::AMARK));
+        marks.map(|pup| pup.payload[0]).collect()
+    }
+
+    #[test]
+    fn a_file_that_changes_while_it_is_sent_is_refused_in_the_end() {
+        let files = Files::new("changes", 1);
+        let folder = Folder::open(&files.0).unwrap();
+        for (content, end) in [
+            (None, mark::YES),
+            (Some(""), mark::NO),
+            (Some("y"), mark::NO),
+        ] {
+            std::fs::write(files.0.join("f0"), "x").unwrap();
+            let mut connection = connection();
+            let mut ftp = Ftp::new(false);
+            ftp.execute(mark::RETRIEVE, b"((Server-Filename f0))", &folder);
+            ftp.take(Piece::Command(mark::YES, Vec::new()), &folder);
+            if let Some(content) = content {
+                // Later than the clock's tick, by which a file system counts.
+                std::thread::sleep(Duration::from_millis(20));
+                std::fs::write(files.0.join("f0"), content).unwrap();
+            }
+            assert_eq!(ftp.go_on(&mut connection, &folder), Progress::Waits);
+            let sent = marks(&mut connection);
+            let expected = [mark::HERE_IS_FILE, end, mark::END_OF_COMMAND];
+            assert!(sent.ends_with(&expected), "{content:?}: {sent:?}");
+        }
     }
 
     #[test]

@@ -3,6 +3,7 @@
 use super::{LinkArgs, failure};
 use crate::error::{CliError, say};
 use crate::http::files::{Folder, Resource, Served};
+use crate::same_address;
 use crate::signals::ShutdownSignal;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io;
@@ -28,7 +29,7 @@ pub(crate) struct Args {
 
     /// The server's number on its host
     #[arg(long, value_name = "N", default_value_t = file::SERVICE,
-          value_parser = clap::value_parser!(u32).range(1..1 << 28))]
+          value_parser = clap::value_parser!(u32).range(1..1 << 28), allow_negative_numbers = true)]
     number: u32,
 }
 
@@ -45,6 +46,7 @@ pub(super) fn run(args: &Args, stop: &ShutdownSignal) -> Result<(), CliError> {
     let link = &args.link;
     let server = Server::open(&link.link, link.broker(), args.number, &[file::GROUP]);
     let mut server = server.map_err(failure)?;
+    let _claim = same_address::claim("vmtp", &server.entity().to_string(), &link.link);
     say(&format!(
         "weir: vmtp server {} on {}",
         server.entity(),
