@@ -1,5 +1,8 @@
 //! `weir experiment` as a script uses it.
 
+mod common;
+
+use common::Folder;
 use serde_json::{Value, json};
 use std::process::{Output, Stdio};
 use weir_lab::command::Command;
@@ -116,7 +119,7 @@ fn a_folder_that_cannot_be_is_refused_at_once() {
         let run = experiment(&[words, &["--svg", file]].concat());
         assert_eq!(run.status.code(), Some(1), "{words:?}: {run:?}");
         let said = String::from_utf8_lossy(&run.stderr);
-        assert!(said.starts_with("weir: cannot write "), "{said}");
+        assert!(said.contains("is not a folder"), "{said}");
     }
 }
 
@@ -331,6 +334,75 @@ fn protocols_are_measured_beside_the_kernels() {
     }
 }
 
+/// Links, FIFOs and large files in a folder of results.
+#[test]
+fn all_trusts_no_folder() {
+    let folder = Folder::new("all-hostile");
+    let (out, there) = (folder.path("out"), folder.path("there"));
+    for path in [&out, &there] {
+        std::fs::create_dir_all(format!("{path}/runs")).unwrap();
+    }
+    let precious = folder.write("precious", b"precious");
+    std::fs::write(format!("{out}/runs/tpca-1.json"), "{\"seed\": 77}").unwrap();
+    for name in ["index.html", "tpca.json"] {
+        std::os::unix::fs::symlink(&precious, format!("{out}/{name}")).unwrap();
+    }
+    let rows: Vec<Value> = (0..1000)
+        .map(|row| {
+            (0..40)
+                .map(|column| (format!("c{row}-{column}"), json!(1)))
+                .collect()
+        })
+        .collect();
+    std::fs::write(
+        format!("{out}/bsp.json"),
+        json!({ "rows": rows }).to_string(),
+    )
+    .unwrap();
+    let all = ["all", "--out", &out, "--part", "tpca"];
+    let run = experiment(&all);
+    assert!(run.status.success(), "{run:?}");
+    assert_eq!(std::fs::read(&precious).unwrap(), b"precious");
+    let page = std::fs::read_to_string(format!("{out}/index.html")).unwrap();
+    assert!(
+        page.contains("1000 rows of 40000 columns: too many"),
+        "{}",
+        page.len()
+    );
+    // What is no result is named.
+    rustix::fs::mknodat(
+        rustix::fs::CWD,
+        format!("{there}/bsp.json"),
+        rustix::fs::FileType::Fifo,
+        0o600.into(),
+        0,
+    )
+    .unwrap();
+    let run = experiment(&[&all[..], &["--against", &there]].concat());
+    let said = String::from_utf8_lossy(&run.stderr).into_owned();
+    assert_eq!(run.status.code(), Some(2), "{said}");
+    assert!(
+        said.contains("bsp.json is no result: not a regular file"),
+        "{said}"
+    );
+    // Two at a time, and a folder that others may write to.
+    let held = std::fs::File::open(&out).unwrap();
+    rustix::fs::flock(&held, rustix::fs::FlockOperation::LockExclusive).unwrap();
+    let run = experiment(&all);
+    let said = String::from_utf8_lossy(&run.stderr).into_owned();
+    assert!(
+        said.contains("another `weir experiment all` is at work"),
+        "{said}"
+    );
+    drop(held);
+    let open = std::os::unix::fs::PermissionsExt::from_mode(0o777);
+    std::fs::set_permissions(&out, open).unwrap();
+    let run = experiment(&all);
+    let said = String::from_utf8_lossy(&run.stderr).into_owned();
+    assert_eq!(run.status.code(), Some(2), "{said}");
+    assert!(said.contains("give a folder of your own"), "{said}");
+}
+
 #[test]
 fn all_goes_on_where_it_was() {
     let folder = std::env::temp_dir().join(format!("weir-all-{}", std::process::id()));
@@ -372,6 +444,11 @@ fn all_goes_on_where_it_was() {
         json!({"rows": [{"what": "UDP", "now": 30.0}], "ranges": {"/rows/0/now": [29.0, 31.0]}});
     std::fs::write(earlier.join("vmtp.json"), ranges.to_string()).unwrap();
     let run = all(&[&parts[..], &against].concat());
+    let said = String::from_utf8_lossy(&run.stderr).into_owned();
+    assert!(
+        said.contains("not compared, since it is not there: tpca"),
+        "{said}"
+    );
     let text = String::from_utf8(run.stdout).unwrap();
     assert!(
         text.contains("/rows/0/now: 4.000, there 29.00 to 31.00"),

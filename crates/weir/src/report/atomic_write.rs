@@ -6,7 +6,7 @@ use rustix::fs::{OFlags, fcntl_setfl};
 use rustix::io::Errno;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
-use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
 use std::time::Duration;
 
@@ -21,9 +21,62 @@ pub(crate) fn replace(path: &Path, content: &str) -> io::Result<()> {
     if !is_file {
         return fs::write(path, content);
     }
+    rename_new(path, content)
+}
+
+/// As [`replace`], for a file in a folder that the user has named, not itself: what is there under
+/// the name is replaced, a symbolic link, too.
+///
+/// # Errors
+/// The system's error.
+pub(crate) fn replace_in(folder: &Path, name: &str, content: &str) -> io::Result<()> {
+    rename_new(&folder.join(name), content)
+}
+
+/// Writes beside the path, and renames; what cannot be written whole is removed.
+fn rename_new(path: &Path, content: &str) -> io::Result<()> {
     let beside = beside(path);
-    create_new(&beside)?.write_all(content.as_bytes())?;
-    fs::rename(&beside, path)
+    let written = create_new(&beside)?.write_all(content.as_bytes());
+    let renamed = written.and_then(|()| fs::rename(&beside, path));
+    if renamed.is_err() {
+        let _ = fs::remove_file(&beside);
+    }
+    renamed
+}
+
+/// Refuses a folder in which another user can put links where this process writes: one of another
+/// user's or that others may write to, or one below such a folder.
+///
+/// # Errors
+/// Why the folder is refused.
+pub(crate) fn check_owner(folder: &Path) -> Result<(), String> {
+    let (own, group) = (
+        rustix::process::geteuid().as_raw(),
+        rustix::process::getegid().as_raw(),
+    );
+    let cannot = |error: io::Error| format!("cannot use {}: {error}", folder.display());
+    let path = fs::canonicalize(folder).map_err(cannot)?;
+    for path in path.ancestors() {
+        let facts = fs::metadata(path).map_err(cannot)?;
+        let (path, folder, mode) = (path.display(), folder.display(), facts.mode());
+        if ![0, own].contains(&facts.uid()) {
+            return Err(format!(
+                "{path} belongs to another user (uid {}), who could have other files written \
+                 instead of those in {folder}: give a folder of your own",
+                facts.uid()
+            ));
+        }
+        let by_others =
+            mode & 0o002 != 0 || mode & 0o020 != 0 && ![0, group].contains(&facts.gid());
+        // In a sticky folder, as /tmp, each user's entries are safe from others.
+        if by_others && mode & 0o1000 == 0 {
+            return Err(format!(
+                "other users may write to {path}, and could have other files written instead of \
+                 those in {folder}: give a folder of your own"
+            ));
+        }
+    }
+    Ok(())
 }
 
 /// Checks that [`replace`] can write there; the present content stays.
@@ -99,9 +152,52 @@ fn beside(path: &Path) -> std::path::PathBuf {
 
 #[cfg(test)]
 mod tests {
-    use super::{can, replace};
+    use super::{can, check_owner, replace, replace_in};
     use std::fs;
-    use std::os::unix::fs::{FileTypeExt, symlink};
+    use std::os::unix::fs::{FileTypeExt, PermissionsExt, symlink};
+
+    /// A link that stands where a file of a folder is written is replaced, not followed.
+    #[test]
+    fn files_of_a_folder_are_never_written_through_links() {
+        let folder = std::env::temp_dir().join(format!("weir-replace-in-{}", std::process::id()));
+        fs::create_dir(&folder).unwrap();
+        let precious = folder.join("precious");
+        fs::write(&precious, "precious").unwrap();
+        for name in ["a.svg", "a.svg.new"] {
+            symlink(&precious, folder.join(name)).unwrap();
+        }
+        replace_in(&folder, "a.svg", "drawn").unwrap();
+        assert_eq!(fs::read_to_string(&precious).unwrap(), "precious");
+        let written = folder.join("a.svg");
+        assert!(!written.is_symlink());
+        assert_eq!(fs::read_to_string(written).unwrap(), "drawn");
+        fs::remove_dir_all(folder).unwrap();
+    }
+
+    #[test]
+    fn folders_that_others_can_change_are_refused() {
+        let folder = std::env::temp_dir().join(format!("weir-owner-{}", std::process::id()));
+        let inner = folder.join("inner");
+        fs::create_dir_all(&inner).unwrap();
+        let set = |mode| fs::set_permissions(&folder, fs::Permissions::from_mode(mode)).unwrap();
+        set(0o755);
+        check_owner(&inner).unwrap();
+        set(0o757);
+        for path in [&folder, &inner] {
+            let why = check_owner(path).unwrap_err();
+            assert!(why.contains("other users may write to"), "{why}");
+        }
+        set(0o1777);
+        check_owner(&inner).unwrap();
+        if rustix::process::geteuid().is_root() {
+            set(0o755);
+            std::os::unix::fs::chown(&folder, Some(65_534), None).unwrap();
+            let why = check_owner(&inner).unwrap_err();
+            assert!(why.contains("uid 65534"), "{why}");
+        }
+        assert!(check_owner(&folder.join("none")).is_err());
+        fs::remove_dir_all(folder).unwrap();
+    }
 
     #[test]
     fn files_are_replaced_and_devices_stay() {

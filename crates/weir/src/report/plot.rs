@@ -1,5 +1,6 @@
 //! Figures with lines and points, as SVG.
 
+use super::atomic_write;
 use crate::error::CliError;
 use plotters::prelude::*;
 use rustix::fs::Access;
@@ -22,6 +23,12 @@ pub(crate) struct Frame<'a> {
 pub(crate) fn prepare(folder: Option<&Path>) -> Result<(), CliError> {
     let Some(folder) = folder else { return Ok(()) };
     let may_write = || Ok(rustix::fs::access(folder, Access::WRITE_OK)?);
+    if folder.exists() && !folder.is_dir() {
+        return Err(CliError::run(format!(
+            "{} is not a folder",
+            folder.display()
+        )));
+    }
     let made = std::fs::create_dir_all(folder).and_then(|()| may_write());
     made.map_err(|error| cannot(folder, &error))
 }
@@ -36,9 +43,10 @@ pub(crate) fn write(
     figures: impl IntoIterator<Item = (String, Result<String, String>)>,
 ) -> Result<(), CliError> {
     for (name, svg) in figures {
-        let path = folder.join(name);
+        let path = folder.join(&name);
         let svg = svg.map_err(|error| cannot(&path, &error))?;
-        std::fs::write(&path, svg).map_err(|error| cannot(&path, &error))?;
+        let written = atomic_write::replace_in(folder, &name, &svg);
+        written.map_err(|error| cannot(&path, &error))?;
     }
     Ok(())
 }

@@ -38,22 +38,22 @@ use weir_stack::iface::Mode;
 pub(crate) struct Args {
     /// Round trips of a round
     #[arg(long, value_name = "N", default_value_t = 5000,
-          value_parser = clap::value_parser!(u32).range(10..=10_000_000))]
+          value_parser = clap::value_parser!(u32).range(10..=10_000_000), allow_negative_numbers = true)]
     trips: u32,
 
     /// Megabytes that a throughput is measured by
     #[arg(long, value_name = "MB", default_value_t = 4,
-          value_parser = clap::value_parser!(u32).range(1..=10_000))]
+          value_parser = clap::value_parser!(u32).range(1..=10_000), allow_negative_numbers = true)]
     megabytes: u32,
 
     /// How often each is measured, in turns; the best counts
     #[arg(long, value_name = "N", default_value_t = 5,
-          value_parser = clap::value_parser!(u32).range(1..=100))]
+          value_parser = clap::value_parser!(u32).range(1..=100), allow_negative_numbers = true)]
     rounds: u32,
 
     /// How often the program runs under each stack, in turns; the medians count
     #[arg(long, value_name = "N", default_value_t = 3,
-          value_parser = clap::value_parser!(u32).range(0..=100))]
+          value_parser = clap::value_parser!(u32).range(0..=100), allow_negative_numbers = true)]
     program_rounds: u32,
 
     /// Draw throughput by message size into this folder

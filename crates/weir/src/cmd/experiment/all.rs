@@ -9,16 +9,18 @@ use crate::error::{CliError, limited, say};
 use crate::report::{atomic_write, plot};
 use crate::signals::ShutdownSignal;
 use against::Earlier;
+use rustix::fs::{FlockOperation, OFlags, flock};
 use serde_json::Value;
-use std::fs;
+use std::fs::{self, File};
 use std::io::{self, Read, Write};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 /// Run every experiment, and write one HTML page with plots and JSON
 ///
-/// Each part is a command of its own that is run three times. What each run prints is kept in the
+/// Each part is a command of its own that is run three times; what is computed, once. What each run prints is kept in the
 /// folder `runs`, and is not measured again: what was stopped goes on where it was. PART.json has the
 /// median of each figure, and the range in which a further run's lies with 95 %, at least 5 % to
 /// either side. Some thirteen minutes; as root, since most parts make network namespaces. Other work
@@ -35,7 +37,7 @@ pub(crate) struct Args {
 
     /// How often each part is run; with one there are no ranges
     #[arg(long, value_name = "N", default_value_t = 3,
-          value_parser = clap::value_parser!(u8).range(1..=merge::RUNS_MAX as i64))]
+          value_parser = clap::value_parser!(u8).range(1..=merge::RUNS_MAX as i64), allow_negative_numbers = true)]
     runs: u8,
 
     /// Say which figures lie outside of the ranges of an earlier run, whose folder this is
@@ -179,6 +181,8 @@ pub(crate) fn run(args: &Args) -> Result<(), CliError> {
     let against = args.against.as_deref().map(Earlier::read).transpose()?;
     plot::prepare(Some(&args.out))?;
     plot::prepare(Some(&args.out.join(RUNS)))?;
+    atomic_write::check_owner(&args.out.join(RUNS)).map_err(CliError::refused)?;
+    let _lock = lock(&args.out)?;
     let chosen = |part: &&'static Part| args.parts.is_empty() || args.parts.contains(part);
     let todo: Vec<&'static Part> = PARTS.iter().filter(chosen).collect();
     let began = Instant::now();
@@ -192,16 +196,26 @@ pub(crate) fn run(args: &Args) -> Result<(), CliError> {
             failed.push((part.name, why));
         }
         if !runs.is_empty() {
-            store(&part_path(&args.out, part), &merge::merged(&runs))?;
+            store(&args.out, &part_name(part), &merge::merged(&runs))?;
         }
     }
     let outcomes: Vec<Outcome> = PARTS
         .iter()
         .map(|part| outcome(part, &args.out, &failed))
         .collect();
+    if let Some(earlier) = &against {
+        let lacking = earlier.lacking(&outcomes);
+        if !lacking.is_empty() {
+            let lacking = lacking.join(", ");
+            say(&format!(
+                "weir: --against: not compared, since it is not there: {lacking}"
+            ));
+        }
+    }
     let agreements = against.map(|earlier| earlier.compare(&outcomes));
-    let page = args.out.join("index.html");
-    let written = atomic_write::replace(&page, &page::html(&outcomes, agreements.as_deref()));
+    let page = args.out.join(PAGE);
+    let html = page::html(&outcomes, agreements.as_deref());
+    let written = atomic_write::replace_in(&args.out, PAGE, &html);
     written.map_err(|error| CliError::run(format!("cannot write {}: {error}", page.display())))?;
     say(&format!(
         "weir: {} in {:.0} s",
@@ -233,25 +247,40 @@ fn runs_of(
     if args.again || beside.is_some() {
         // All of them: if this ends early, what goes on later shall not take them for its own.
         for number in 1..=merge::RUNS_MAX as u8 {
-            remove(&run_path(&args.out, part, number))?;
+            remove(&args.out.join(RUNS).join(run_name(part, number)))?;
         }
     }
     for number in 1..=count {
-        let path = run_path(&args.out, part, number);
-        if let Ok(run) = stored(&path) {
+        let folder = args.out.join(RUNS);
+        let name = run_name(part, number);
+        if let Ok(Some(run)) = stored(&folder.join(&name)) {
             runs.push(run);
             continue;
         }
         say(&format!("{step}, run {number} of {count}"));
         match measure(part, &args.out, beside, stop)? {
             Ok(json) => {
-                store(&path, &json)?;
+                store(&folder, &name, &json)?;
                 runs.push(json);
             }
             Err(why) => return Ok((runs, Some(why))),
         }
     }
     Ok((runs, None))
+}
+
+/// Locks the folder until the file is closed.
+fn lock(folder: &Path) -> Result<File, CliError> {
+    let cannot =
+        |error: io::Error| CliError::run(format!("cannot use {}: {error}", folder.display()));
+    let file = File::open(folder).map_err(cannot)?;
+    match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+        Err(rustix::io::Errno::WOULDBLOCK) => Err(CliError::refused(format!(
+            "another `weir experiment all` is at work in {}: wait for it, or give another folder",
+            folder.display()
+        ))),
+        locked => locked.map(|()| file).map_err(|error| cannot(error.into())),
+    }
 }
 
 fn remove(path: &Path) -> Result<(), CliError> {
@@ -266,34 +295,63 @@ fn remove(path: &Path) -> Result<(), CliError> {
 
 /// The folder of what each run has printed.
 const RUNS: &str = "runs";
+/// The page of all results.
+const PAGE: &str = "index.html";
+/// Bytes of a result, at most.
+const RESULT_LEN_MAX: u64 = 4 << 20;
 
-fn part_path(folder: &Path, part: &Part) -> PathBuf {
-    folder.join(format!("{}.json", part.name))
+/// The file of a part's medians.
+fn part_name(part: &Part) -> String {
+    format!("{}.json", part.name)
 }
 
-fn run_path(folder: &Path, part: &Part, number: u8) -> PathBuf {
-    folder
-        .join(RUNS)
-        .join(format!("{}-{number}.json", part.name))
+/// The file of one of its runs.
+fn run_name(part: &Part, number: u8) -> String {
+    format!("{}-{number}.json", part.name)
 }
 
-fn store(path: &Path, json: &Value) -> Result<(), CliError> {
+fn store(folder: &Path, name: &str, json: &Value) -> Result<(), CliError> {
     let text = serde_json::to_string_pretty(json).map_err(CliError::run)? + "\n";
-    atomic_write::replace(path, &text)
-        .map_err(|error| CliError::run(format!("cannot write {}: {error}", path.display())))
+    atomic_write::replace_in(folder, name, &text).map_err(|error| {
+        CliError::run(format!(
+            "cannot write {}: {error}",
+            folder.join(name).display()
+        ))
+    })
 }
 
-/// The JSON of an earlier run.
-fn stored(path: &Path) -> Result<Value, String> {
-    let text = fs::read_to_string(path).map_err(|error| error.to_string())?;
-    serde_json::from_str(&text).map_err(|error| error.to_string())
+/// The JSON of an earlier run; `None` if there is no file.
+///
+/// # Errors
+/// The file's name, and why it is none.
+fn stored(path: &Path) -> Result<Option<Value>, String> {
+    let wrong = |why: &dyn std::fmt::Display| format!("{} is no result: {why}", path.display());
+    // Not to wait for a FIFO.
+    let flags = OFlags::NONBLOCK.bits() as i32;
+    let file = match File::options().read(true).custom_flags(flags).open(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        opened => opened.map_err(|error| wrong(&error))?,
+    };
+    let is_file = file.metadata().is_ok_and(|facts| facts.is_file());
+    if !is_file {
+        return Err(wrong(&"not a regular file"));
+    }
+    let mut text = String::new();
+    let read = file.take(RESULT_LEN_MAX + 1).read_to_string(&mut text);
+    read.map_err(|error| wrong(&error))?;
+    if text.len() as u64 > RESULT_LEN_MAX {
+        return Err(wrong(&format!("longer than {RESULT_LEN_MAX} bytes")));
+    }
+    let parsed = serde_json::from_str(&text);
+    parsed.map(Some).map_err(|error| wrong(&error))
 }
 
 fn outcome(part: &'static Part, folder: &Path, failed: &[(&str, String)]) -> Outcome {
     let failure = failed.iter().find(|(name, _)| *name == part.name);
     let result = match failure {
         Some((_, why)) => Err(why.clone()),
-        None => stored(&part_path(folder, part)).map_err(|_| "not measured".to_owned()),
+        None => stored(&folder.join(part_name(part)))
+            .and_then(|found| found.ok_or_else(|| "not measured".to_owned())),
     };
     let mut plots = Vec::new();
     if part.draws

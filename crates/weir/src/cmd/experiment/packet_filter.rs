@@ -24,12 +24,12 @@ use weir_experiments::packet_filter::{
 pub(crate) struct Args {
     /// How long each measurement takes, in milliseconds
     #[arg(long, value_name = "MS", default_value_t = 300,
-          value_parser = clap::value_parser!(u64).range(10..=60_000))]
+          value_parser = clap::value_parser!(u64).range(10..=60_000), allow_negative_numbers = true)]
     each: u64,
 
     /// How often each is made; the best counts
     #[arg(long, value_name = "N", default_value_t = 3,
-          value_parser = clap::value_parser!(u32).range(1..=100))]
+          value_parser = clap::value_parser!(u32).range(1..=100), allow_negative_numbers = true)]
     rounds: u32,
 
     /// Print one line of JSON

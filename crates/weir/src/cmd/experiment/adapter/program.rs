@@ -22,12 +22,12 @@ pub(crate) struct Args {
 
     /// Round trips of one byte
     #[arg(long, value_name = "N", default_value_t = 2000,
-          value_parser = clap::value_parser!(u32).range(10..=10_000_000))]
+          value_parser = clap::value_parser!(u32).range(10..=10_000_000), allow_negative_numbers = true)]
     trips: u32,
 
     /// Milliseconds in which messages of one size are sent
     #[arg(long, value_name = "MS", default_value_t = 100,
-          value_parser = clap::value_parser!(u64).range(1..=1000))]
+          value_parser = clap::value_parser!(u64).range(1..=1000), allow_negative_numbers = true)]
     time_ms: u64,
 }
 

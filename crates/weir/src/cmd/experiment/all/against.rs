@@ -2,7 +2,7 @@
 
 use super::merge::{are_alike, ranges};
 use super::page::rounded;
-use super::{Outcome, PARTS, Part, part_path, stored};
+use super::{Outcome, PARTS, Part, part_name, stored};
 use crate::error::CliError;
 use crate::report::format;
 use crate::report::format::Column::{Left, Right};
@@ -20,10 +20,12 @@ pub(super) struct Compared {
 
 impl Earlier {
     pub(super) fn read(folder: &Path) -> Result<Earlier, CliError> {
-        let found = PARTS
-            .iter()
-            .filter_map(|part| Some((part, stored(&part_path(folder, part)).ok()?)));
-        let found: Vec<_> = found.collect();
+        let mut found = Vec::new();
+        for part in &PARTS {
+            let there = stored(&folder.join(part_name(part)));
+            let there = there.map_err(|why| CliError::refused(format!("--against: {why}")))?;
+            found.extend(there.map(|json| (part, json)));
+        }
         if found.is_empty() {
             return Err(CliError::refused(format!(
                 "--against {}: there is no result: give the folder of an earlier `weir experiment \
@@ -32,6 +34,13 @@ impl Earlier {
             )));
         }
         Ok(Earlier(found))
+    }
+
+    /// The parts of this run that the earlier folder lacks.
+    pub(super) fn lacking(&self, here: &[Outcome]) -> Vec<&'static str> {
+        let here = here.iter().filter(|outcome| outcome.result.is_ok());
+        let missing = here.filter(|outcome| self.0.iter().all(|(part, _)| part != &outcome.part));
+        missing.map(|outcome| outcome.part.name).collect()
     }
 
     /// The parts that both have; one that is computed has no figure with a range.

@@ -5,6 +5,7 @@ use super::Outcome;
 use super::against::Compared;
 use super::merge::with_ranges;
 use serde_json::{Map, Value};
+use std::collections::HashSet;
 use std::fmt::Write;
 
 /// The page's beginning.
@@ -111,6 +112,9 @@ fn is_plain(value: &Value) -> bool {
     !value.is_object() && !value.is_array()
 }
 
+/// Cells of a table at most: no part's has a tenth of it.
+const CELLS_MAX: usize = 10_000;
+
 /// A table with a column for each name, in order of appearance.
 fn table(out: &mut String, rows: &[Value]) {
     let flat: Vec<Map<String, Value>> = rows
@@ -119,10 +123,19 @@ fn table(out: &mut String, rows: &[Value]) {
         .map(flattened)
         .collect();
     let mut names: Vec<&String> = Vec::new();
+    let mut seen = HashSet::new();
     for name in flat.iter().flat_map(Map::keys) {
-        if !names.contains(&name) {
+        if seen.insert(name) {
             names.push(name);
         }
+    }
+    if names.len() * rows.len() > CELLS_MAX {
+        let (rows, columns) = (rows.len(), names.len());
+        let _ = writeln!(
+            out,
+            "<p>{rows} rows of {columns} columns: too many for this page.</p>"
+        );
+        return;
     }
     // A row without the paper's value has `paper`, others `paper.text` and so on.
     if names.iter().any(|name| name.starts_with("paper.")) {
