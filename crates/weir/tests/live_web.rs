@@ -174,6 +174,20 @@ fn a_live_page_has_counts_and_ports() {
     assert_eq!(ended.code, Some(143), "{ended:?}");
 }
 
+/// Of connections that show no token, the oldest makes room.
+#[test]
+fn idle_connections_keep_the_owner_out_no_longer() {
+    let folder = Folder::new("web-idle");
+    let file = folder.write("in.pcap", &capture(&[53]));
+    let (web, at, token) = of_file(&file);
+    let idle: Vec<_> = (0..200).map(|_| wait::connect(at).unwrap()).collect();
+    for _ in 0..3 {
+        assert_eq!(state(at, &token)["live"], false);
+    }
+    drop(idle);
+    end(web);
+}
+
 #[test]
 fn what_is_wrong_is_named() {
     let folder = Folder::new("web-wrong");

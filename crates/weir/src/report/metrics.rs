@@ -11,6 +11,8 @@ use std::time::{Duration, Instant};
 
 /// Time limit for a metrics client to send its request and read the response.
 const CLIENT_MAX: Duration = Duration::from_secs(1);
+/// Clients that are served at a time; a further one is closed.
+const CLIENTS_MAX: usize = 64;
 /// Largest request, in bytes.
 const QUESTION_BYTES_MAX: usize = 4096;
 
@@ -87,7 +89,12 @@ pub(crate) fn address(text: &str) -> Result<SocketAddr, String> {
 /// Serves the last metrics on a separate thread, so that a slow reader delays no frame. Copies are the
 /// same server: a command's parts, such as a bridge and its counter, each show their own.
 #[derive(Clone, Debug)]
-pub(crate) struct Metrics(Arc<Mutex<Parts>>);
+pub(crate) struct Metrics {
+    parts: Arc<Mutex<Parts>>,
+    /// Where it listens.
+    #[cfg(test)]
+    address: SocketAddr,
+}
 
 /// The text of each part, by the prefix of its names.
 type Parts = BTreeMap<&'static str, String>;
@@ -97,27 +104,44 @@ impl Metrics {
     pub(crate) fn serve(address: SocketAddr) -> Result<Metrics, CliError> {
         let cannot = |error: io::Error| CliError::run(format!("metrics at {address}: {error}"));
         let listener = TcpListener::bind(address).map_err(cannot)?;
+        let at = listener.local_addr().map_err(cannot)?;
         if address.port() == 0 {
-            let at = listener.local_addr().map_err(cannot)?;
             say(&format!("weir: metrics at http://{at}/metrics"));
         }
         let parts = Arc::new(Mutex::new(Parts::new()));
         let shown = Arc::clone(&parts);
         let serve = move || {
+            let clients = Arc::new(());
             for client in listener.incoming().flatten() {
+                // Each client that is served holds one; what is beyond the limit is closed.
+                let served = Arc::clone(&clients);
+                if Arc::strong_count(&served) > CLIENTS_MAX + 1 {
+                    continue;
+                }
                 let text = text(&shown.lock().unwrap_or_else(PoisonError::into_inner));
-                // A client that has disconnected is not an error.
-                let _ = answer(client, &text);
+                let serve = move || {
+                    let _served = served;
+                    // A client that has disconnected is not an error.
+                    let _ = answer(client, &text);
+                };
+                // Without a thread the client is closed.
+                let _ = std::thread::Builder::new()
+                    .name("metrics".into())
+                    .spawn(serve);
             }
         };
         let thread = std::thread::Builder::new().name("metrics".into());
         thread.spawn(serve).map_err(cannot)?;
-        Ok(Metrics(parts))
+        Ok(Metrics {
+            parts,
+            #[cfg(test)]
+            address: at,
+        })
     }
 
     /// Replaces what is served of these names.
     pub(crate) fn show(&self, metrics: Exposition) {
-        let mut parts = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut parts = self.parts.lock().unwrap_or_else(PoisonError::into_inner);
         parts.insert(metrics.prefix, metrics.text);
     }
 }
@@ -128,7 +152,6 @@ fn text(parts: &Parts) -> String {
 
 fn answer(mut client: TcpStream, text: &str) -> io::Result<()> {
     client.set_read_timeout(Some(CLIENT_MAX))?;
-    client.set_write_timeout(Some(CLIENT_MAX))?;
     let mut question = Vec::new();
     let mut piece = [0; 512];
     let began = Instant::now();
@@ -149,8 +172,19 @@ fn answer(mut client: TcpStream, text: &str) -> io::Result<()> {
         "HTTP/1.1 {status}\r\nContent-Type: text/plain; version=0.0.4\r\nContent-Length: {}\r\nConnection: close\r\n\r\n",
         text.len()
     );
-    client.write_all(head.as_bytes())?;
-    client.write_all(text.as_bytes())
+    let answer = [head.as_bytes(), text.as_bytes()].concat();
+    let mut left = &answer[..];
+    while !left.is_empty() {
+        let time = CLIENT_MAX.saturating_sub(began.elapsed());
+        // Zero would be no limit.
+        client.set_write_timeout(Some(time.max(Duration::from_millis(1))))?;
+        let written = client.write(left)?;
+        if written == 0 || began.elapsed() > CLIENT_MAX {
+            break;
+        }
+        left = &left[written..];
+    }
+    Ok(())
 }
 
 #[cfg(test)]
@@ -175,6 +209,25 @@ mod tests {
     }
 
     #[test]
+    fn idle_clients_keep_nobody_waiting() {
+        let server = Metrics::serve(([127, 0, 0, 1], 0).into()).unwrap();
+        let mut out = Exposition::new("weir_test_");
+        out.one("a", "gauge", "A.", 5);
+        server.show(out);
+        let at = server.address;
+        let _idle: Vec<TcpStream> = (0..20).map(|_| TcpStream::connect(at).unwrap()).collect();
+        let began = Instant::now();
+        let mut client = TcpStream::connect(at).unwrap();
+        client.set_read_timeout(Some(20 * CLIENT_MAX)).unwrap();
+        client.write_all(b"GET /metrics HTTP/1.1\r\n\r\n").unwrap();
+        let mut said = String::new();
+        client.read_to_string(&mut said).unwrap();
+        assert!(said.ends_with("weir_test_a 5\n"), "{said}");
+        // One after the other, they would take 20 s.
+        assert!(began.elapsed() < 10 * CLIENT_MAX);
+    }
+
+    #[test]
     fn parts_of_a_command_are_served_together() {
         let metrics = Metrics::serve(([127, 0, 0, 1], 0).into()).unwrap();
         let show = |prefix, value| {
@@ -185,7 +238,7 @@ mod tests {
         show("weir_two_", 1);
         show("weir_one_", 2);
         show("weir_two_", 3);
-        let said = text(&metrics.0.lock().unwrap());
+        let said = text(&metrics.parts.lock().unwrap());
         let values = said.lines().filter(|line| !line.starts_with('#'));
         let values: Vec<&str> = values.collect();
         assert_eq!(values, ["weir_one_a 2", "weir_two_a 3"]);

@@ -6,7 +6,6 @@
 //! slow browser gets the newest news, not all. News and captures are made on request only.
 
 use super::capture;
-use axum::Router;
 use axum::body::{Body, Bytes};
 use axum::extract::{Request, State};
 use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, Uri, header};
@@ -14,6 +13,7 @@ use axum::middleware::{Next, from_fn_with_state};
 use axum::response::sse::{Event, KeepAlive, Sse};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
+use axum::{Extension, Router};
 use futures_util::stream::{self, Stream};
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
@@ -22,12 +22,14 @@ use std::convert::Infallible;
 use std::io;
 use std::net::{IpAddr, TcpListener};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::mpsc::SyncSender;
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot, watch};
+use tokio::task;
 
-/// Most connections at a time; a further one is closed.
+/// Most connections at a time; for a further one the oldest is closed that has not shown the token.
 const CONNECTIONS_MAX: usize = 128;
 /// Most streams of events at a time.
 const STREAMS_MAX: usize = 32;
@@ -142,8 +144,8 @@ async fn serve(listener: TcpListener, shared: Arc<Shared>) {
         return;
     };
     let mut news = shared.news.clone();
-    let connections = Arc::new(Semaphore::new(CONNECTIONS_MAX));
-    let service = TowerToHyperService::new(router(shared));
+    let mut connections = Vec::new();
+    let router = router(shared);
     loop {
         let accepted = tokio::select! {
             accepted = listener.accept() => accepted,
@@ -154,14 +156,15 @@ async fn serve(listener: TcpListener, shared: Arc<Shared>) {
             tokio::time::sleep(Duration::from_millis(100)).await;
             continue;
         };
-        let Ok(permit) = Arc::clone(&connections).try_acquire_owned() else {
+        if !make_room(&mut connections) {
             continue;
-        };
+        }
         // A client that reads nothing keeps no place.
         let _ = rustix::net::sockopt::set_tcp_user_timeout(&stream, UNREAD_TIME_MAX_MS);
-        let service = service.clone();
-        tokio::spawn(async move {
-            let _permit = permit;
+        let trusted = Trusted::default();
+        let router = router.clone().layer(Extension(trusted.clone()));
+        let task = tokio::spawn(async move {
+            let service = TowerToHyperService::new(router);
             let served = http1::Builder::new()
                 .timer(TokioTimer::new())
                 .header_read_timeout(HEAD_TIME_MAX)
@@ -170,7 +173,27 @@ async fn serve(listener: TcpListener, shared: Arc<Shared>) {
             // What a browser did wrong is its own affair.
             let _ = served.await;
         });
+        connections.push((task, trusted));
     }
+}
+
+/// Whether a connection has shown the token.
+#[derive(Clone, Default)]
+struct Trusted(Arc<AtomicBool>);
+
+/// Whether there is room for another connection, if need be by the end of one that has not shown
+/// the token.
+fn make_room(connections: &mut Vec<(task::JoinHandle<()>, Trusted)>) -> bool {
+    connections.retain(|(task, _)| !task.is_finished());
+    if connections.len() < CONNECTIONS_MAX {
+        return true;
+    }
+    let mut all = connections.iter();
+    let Some(oldest) = all.position(|(_, trusted)| !trusted.0.load(Relaxed)) else {
+        return false;
+    };
+    connections.remove(oldest).0.abort();
+    true
 }
 
 /// Waits until the sender of news is gone.
@@ -219,7 +242,12 @@ async fn file(kind: &'static str, text: impl IntoResponse) -> Response {
 async fn guard(State(shared): State<Arc<Shared>>, request: Request, next: Next) -> Response {
     let mut response = match shared.refusal(&request) {
         Some(refused) => refused,
-        None => next.run(request).await,
+        None => {
+            if let Some(trusted) = request.extensions().get::<Trusted>() {
+                trusted.0.store(true, Relaxed);
+            }
+            next.run(request).await
+        }
     };
     let fields = response.headers_mut();
     for (name, value) in [
