@@ -137,7 +137,11 @@ impl Config {
         self
     }
 
-    pub(super) fn check(&self) -> Result<(), ConfigError> {
+    /// Checks it as the start of an interface does.
+    ///
+    /// # Errors
+    /// What is wrong with it.
+    pub fn check(&self) -> Result<(), ConfigError> {
         if self.hardware.is_multicast() || self.hardware == Address::default() {
             return Err(ConfigError::Hardware(self.hardware));
         }

@@ -48,7 +48,7 @@ pub(crate) struct Args {
 
     /// The transport port
     #[arg(short, long, value_name = "N", default_value_t = 7,
-          value_parser = clap::value_parser!(u16).range(1..))]
+          value_parser = clap::value_parser!(u16).range(1..), allow_negative_numbers = true)]
     port: u16,
 
     /// Use UDP
@@ -67,7 +67,7 @@ pub(crate) struct Args {
 
     /// Bytes of a message
     #[arg(short, long, value_name = "BYTES", default_value_t = 64, requires = "server",
-          value_parser = clap::value_parser!(u32).range(1..=65_507))]
+          value_parser = clap::value_parser!(u32).range(1..=65_507), allow_negative_numbers = true)]
     size: u32,
 
     /// Print JSON

@@ -42,7 +42,7 @@ pub(crate) struct Args {
 
     /// The server's transport port
     #[arg(short, long, value_name = "N", default_value_t = PORT,
-          value_parser = clap::value_parser!(u16).range(1..))]
+          value_parser = clap::value_parser!(u16).range(1..), allow_negative_numbers = true)]
     port: u16,
 
     /// Use UDP
@@ -76,12 +76,12 @@ pub(crate) struct Args {
 
     /// Number of parallel streams
     #[arg(short = 'P', long, value_name = "N", default_value_t = 1, requires = "server",
-          value_parser = clap::value_parser!(u8).range(1..=128))]
+          value_parser = clap::value_parser!(u8).range(1..=128), allow_negative_numbers = true)]
     parallel: u8,
 
     /// Bytes of a write, or of a datagram; by default 131072, or 1448 over UDP
     #[arg(short, long, value_name = "BYTES", requires = "server",
-          value_parser = clap::value_parser!(u32).range(16..=1_048_576))]
+          value_parser = clap::value_parser!(u32).range(16..=1_048_576), allow_negative_numbers = true)]
     length: Option<u32>,
 
     /// Bits per second of each stream, such as 100M for 100,000,000, 0 for no limit; by default no

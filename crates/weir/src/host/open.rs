@@ -63,6 +63,8 @@ impl LinkHostConfig<'_> {
         }
         let is_tap = kind == "tap" || kind.is_empty() && before.is_ok_and(|one| one.tun);
         let (_, config) = self.open(LinkRequirement::Up)?;
+        // The program would learn it after its start.
+        config.check().map_err(CliError::refused)?;
         let name = name.to_owned();
         let device = if is_tap {
             Device::Tap(name)

@@ -3,6 +3,7 @@
 
 use crate::error::CliError;
 use std::fs::File;
+use std::io::Read;
 use std::path::{Path, PathBuf};
 
 /// weir's sockets.
@@ -28,6 +29,17 @@ pub(super) struct Library {
 /// libraries, and that of an installation below `bin`'s parent.
 const BESIDE: [&str; 3] = [".", "deps", "../lib/weir"];
 
+/// Whether a file begins as a shared library does: 64-bit ELF in this machine's byte order, version 1,
+/// of type `ET_DYN` (elf(5)).
+fn is_shared_library(mut file: File) -> bool {
+    let mut header = [0; 18];
+    let order = if cfg!(target_endian = "little") { 1 } else { 2 };
+    file.metadata().is_ok_and(|facts| facts.is_file())
+        && file.read_exact(&mut header).is_ok()
+        && header[..7] == *[b"\x7fELF", &[2, order, 1][..]].concat()
+        && header[16..] == 3_u16.to_ne_bytes()
+}
+
 /// Finds the library: `given`, or one beside the binary.
 ///
 /// # Errors
@@ -38,8 +50,16 @@ pub(super) fn find(library: Library, given: Option<&Path>) -> Result<PathBuf, Cl
         None => beside(library)?,
     };
     let cannot = |error| CliError::run(format!("cannot read {}: {error}", found.display()));
-    // The dynamic linker would go on without a library that it cannot read.
-    File::open(&found).map_err(cannot)?;
+    // The dynamic linker would go on without a library that it cannot load.
+    let file = File::open(&found).map_err(cannot)?;
+    if !is_shared_library(file) {
+        return Err(CliError::run(format!(
+            "{} is no shared library of this machine: {} needs {}",
+            found.display(),
+            library.option,
+            library.name
+        )));
+    }
     let found = found.canonicalize().map_err(cannot)?;
     // The dynamic linker separates names by both.
     if found.to_string_lossy().contains([':', ' ']) {
@@ -66,4 +86,24 @@ fn beside(library: Library) -> Result<PathBuf, CliError> {
             binary.display()
         ))
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_the_dynamic_linker_would_ignore_is_refused() {
+        let text = Path::new(env!("CARGO_MANIFEST_DIR")).join("Cargo.toml");
+        for given in [text.as_path(), Path::new("/")] {
+            let error = find(EXEC, Some(given)).unwrap_err().to_string();
+            assert!(
+                error.contains("is no shared library of this machine"),
+                "{error}"
+            );
+        }
+        // A program that may lie anywhere in memory has the type of a shared library.
+        let itself = std::env::current_exe().unwrap();
+        assert!(find(EXEC, Some(&itself)).is_ok());
+    }
 }

@@ -24,7 +24,7 @@ pub(crate) struct Args {
 
     /// Number of transactions
     #[arg(short, long, value_name = "N", default_value_t = 10, requires = "server",
-          value_parser = clap::value_parser!(u32).range(1..))]
+          value_parser = clap::value_parser!(u32).range(1..), allow_negative_numbers = true)]
     count: u32,
 
     /// Print JSON
