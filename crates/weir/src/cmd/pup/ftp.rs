@@ -8,6 +8,7 @@ use std::fs::File;
 use std::io::{self, Read as _, Write as _};
 use std::path::PathBuf;
 use std::str::FromStr;
+use std::time::Duration;
 use weir_protocols::pup::{Node, Stream, StreamError};
 use weir_pup::datagram::{Address, Port, socket};
 use weir_pup::ftp::{Piece, PropertyList, Reader, VERSION, coded, mark, no, read_coded};
@@ -214,6 +215,18 @@ impl<'a> Session<'a> {
 /// The length of a file that a list names.
 fn size(list: &PropertyList) -> Option<u64> {
     list.get("Size")?.trim().parse().ok()
+}
+
+impl Drop for Session<'_> {
+    /// A client that stops before the end says so: the server waits for no more.
+    fn drop(&mut self) {
+        if let Some(connection) = self.stream.connection()
+            && connection.ended().is_none()
+        {
+            connection.abort(0, "the client has stopped");
+            let _ = self.stream.turn(Duration::ZERO);
+        }
+    }
 }
 
 fn refusal((command, argument): &(u8, Vec<u8>)) -> FtpError {
