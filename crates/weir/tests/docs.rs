@@ -139,10 +139,12 @@ fn programs_of_pages_are_the_examples_that_are_compiled() {
         ("docs/tutorials/bump.md", "examples/bump.rs", 1),
         ("docs/tutorials/sockets.md", "examples/echo.rs", 2),
         ("docs/how-to/share-a-tap.md", "examples/shared.rs", 3),
+        ("docs/how-to/ports-in-c.md", "examples/port_count.c", 3),
         ("docs/tutorials/protocol.md", "crates/weir/src/rarp.rs", 5),
     ] {
+        let language = if source.ends_with(".c") { "c" } else { "rust" };
         let text = fs::read_to_string(root().join(source)).unwrap();
-        let blocks = blocks_in(page, "rust");
+        let blocks = blocks_in(page, language);
         assert!(blocks.len() >= least, "{page}");
         for block in blocks {
             assert!(
