@@ -20,6 +20,10 @@ use std::time::Duration;
 pub const RETRIES_MAX: u8 = 7;
 /// Servers of a group whose responses a client collects.
 pub const RESPONDERS_MAX: usize = 64;
+/// Responses that a client puts together at a time if it takes the first one of a
+/// group, each of at most 16 KiB: one whose packets stop coming does not keep
+/// those of other servers out.
+pub const PARTIALS_MAX: usize = 4;
 /// Servers whose link address and round-trip time a client remembers.
 pub const SERVERS_MAX: usize = 64;
 /// Answers to managers that wait to be sent.
@@ -135,10 +139,11 @@ struct Known<L> {
 
 /// A response that is not complete yet.
 #[derive(Debug)]
-struct Partial<L> {
-    link: L,
+struct Partial {
     head: Repr,
     assembly: Assembly,
+    /// The call's count of growths when the response last grew.
+    grown: u64,
 }
 
 #[derive(Debug)]
@@ -154,7 +159,11 @@ struct Call<L> {
     deadline: Duration,
     /// When responses are no longer collected.
     collect_until: Option<Duration>,
-    partial: BTreeMap<Entity, Partial<L>>,
+    /// By server and link address: packets of two stations make no response.
+    partial: BTreeMap<(Entity, L), Partial>,
+    /// How often responses grew, and the count at the last time-out.
+    growths: u64,
+    growths_before: u64,
     /// Servers whose response is complete, of a group that is collected.
     responded: Vec<Entity>,
 }
@@ -172,7 +181,21 @@ pub struct Client<L> {
     drops: Drops,
 }
 
-impl<L> Call<L> {
+impl<L: Copy + Ord> Call<L> {
+    /// Makes room for one more response that is not complete; `false` if there is
+    /// none. Where one is enough, the response that grew least recently goes.
+    fn make_room(&mut self) -> bool {
+        if self.collect_until.is_some() {
+            return self.partial.len() < RESPONDERS_MAX - self.responded.len();
+        }
+        if self.partial.len() >= PARTIALS_MAX {
+            let age = |(_, partial): &(&(Entity, L), &Partial)| partial.grown;
+            let oldest = self.partial.iter().min_by_key(age).map(|(key, _)| *key);
+            oldest.map(|key| self.partial.remove(&key));
+        }
+        true
+    }
+
     /// When something is due. The time limit holds however often packets put the deadline
     /// off.
     fn due(&self) -> Duration {
@@ -183,7 +206,7 @@ impl<L> Call<L> {
     }
 }
 
-impl<L: Copy> Client<L> {
+impl<L: Copy + Ord> Client<L> {
     /// A client whose first transaction is `transaction`. A process that reuses
     /// the entity of an earlier one must not reuse its transactions: begin with
     /// a random number.
@@ -250,6 +273,8 @@ impl<L: Copy> Client<L> {
             deadline: now + rtt.timeout(0),
             collect_until: request.collect.map(|time| now + time),
             partial: BTreeMap::new(),
+            growths: 0,
+            growths_before: 0,
             responded: Vec::new(),
             request,
         });
@@ -312,43 +337,50 @@ impl<L: Copy> Client<L> {
             self.drops.stale += 1;
             return;
         }
-        let room = match call.collect_until {
-            Some(_) => RESPONDERS_MAX - call.responded.len(),
-            None => 1,
-        };
-        let is_new = !call.partial.contains_key(&head.server);
-        if is_new && call.partial.len() >= room {
+        let key = (head.server, from);
+        let is_first = call.partial.is_empty();
+        if !call.partial.contains_key(&key) && !call.make_room() {
             self.drops.no_room += 1;
             return;
         }
-        let partial = call.partial.entry(head.server).or_insert_with(|| Partial {
-            link: from,
+        let partial = call.partial.entry(key).or_insert_with(|| Partial {
             head,
             assembly: Assembly::new(head.segment_size as usize),
+            grown: 0,
         });
         if partial.assembly.segment_len() != head.segment_size as usize {
             self.drops.malformed += 1;
             return;
         }
+        let before = partial.assembly.received();
         partial.assembly.add(head.delivery, data);
+        let has_grown = partial.assembly.received() != before;
+        if has_grown {
+            call.growths += 1;
+            partial.grown = call.growths;
+        }
         if !partial.assembly.is_complete() {
             let rtt = self.known.get(&call.request.server);
             let gap = rtt.map_or_else(Rtt::default, |known| known.rtt).gap();
-            if is_new && call.collect_until.is_none() {
+            if is_first && call.collect_until.is_none() {
                 call.retries = 0;
                 call.pending = 0;
             }
-            call.deadline = now + gap * (1 << call.retries);
+            if has_grown {
+                call.deadline = now + gap * (1 << call.retries);
+            }
             return;
         }
         let sample = call.sent_once.map(|sent| now.saturating_sub(sent));
-        let link = partial.link;
-        let partial = call.partial.remove(&head.server).expect("it is there");
+        let partial = call.partial.remove(&key).expect("it is there");
         match call.collect_until {
-            Some(_) => call.responded.push(head.server),
+            Some(_) => {
+                call.responded.push(head.server);
+                call.partial.retain(|(server, _), _| *server != head.server);
+            }
             None => self.call = None,
         }
-        self.learn(head.server, link, sample);
+        self.learn(head.server, from, sample);
         if head.acknowledge {
             self.answer(from, notification(entity, &head, code::OK, u32::MAX));
         }
@@ -385,7 +417,9 @@ impl<L: Copy> Client<L> {
             let server = call.request.server;
             let known = server.is_group() || server == head.server;
             let gone = head.user_data[0] == code::RESPONSE_DISCARDED;
-            head.transaction == transaction && known && (gone || call.partial.is_empty())
+            // A member of a group does not speak for the one that responds.
+            let waits = call.partial.is_empty() || server.is_group();
+            head.transaction == transaction && known && (gone || waits)
         };
         let Some(call) = self.call.as_mut().filter(is_current) else {
             self.drops.stale += 1;
@@ -539,26 +573,35 @@ impl<L: Copy> Client<L> {
         call.retries += 1;
         call.deadline = now + rtt.timeout(call.retries);
         // A server keeps no response to an idempotent request: it executes it again.
-        let kept = |_: &Entity, partial: &mut Partial<L>| !partial.head.flags.has(Flags::DATAGRAM);
-        call.partial.retain(kept);
-        if call.partial.is_empty() {
+        // A response that did not grow since the last time-out stays away.
+        let before = std::mem::replace(&mut call.growths_before, call.growths);
+        let count = call.partial.len();
+        call.partial.retain(|_, partial| {
+            let is_idempotent = partial.head.flags.has(Flags::DATAGRAM);
+            !is_idempotent && partial.grown > before
+        });
+        // Whoever began a response may be no member of the group.
+        let is_doubtful = server.is_group() && !collects;
+        if call.partial.is_empty() || call.partial.len() < count || is_doubtful {
             // The first packet alone asks the server what it has.
             call.pending |= segment::first_blocks(
                 segment::all_blocks(call.request.segment.len()),
                 self.packet_blocks,
             );
             call.first = true;
+        }
+        if call.partial.is_empty() {
             return;
         }
         call.deadline = now + rtt.gap() * (1 << call.retries);
         let entity = self.entity;
         let asks: Vec<_> = call
             .partial
-            .values()
-            .map(|partial| {
+            .iter()
+            .map(|((_, link), partial)| {
                 let mask = partial.assembly.received();
                 (
-                    partial.link,
+                    *link,
                     notification(entity, &partial.head, code::RETRY, mask),
                 )
             })
