@@ -44,6 +44,20 @@ pub struct Read {
     pub len: u32,
 }
 
+/// A server gave fewer bytes than it was asked for, before the end that it stated.
+#[derive(thiserror::Error, Clone, Copy, PartialEq, Eq, Debug)]
+#[error("only {have} of {wanted} bytes at {offset} came, of a file of {file_len} bytes")]
+pub struct ShortPart {
+    /// The first byte's offset.
+    pub offset: u64,
+    /// Number of bytes that were asked for and are within the file.
+    pub wanted: u64,
+    /// Number of bytes that the part has.
+    pub have: u64,
+    /// Length of the file, as the server says.
+    pub file_len: u64,
+}
+
 /// What a server answers to a [`Read`].
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Part {
@@ -63,6 +77,26 @@ impl Read {
             segment: self.name.clone().into_bytes(),
             ..Request::new(server, READ)
         }
+    }
+
+    /// Where the next read begins after this one's part; `None` at the file's end.
+    /// Each part that is not the last has bytes, so a reader ends.
+    ///
+    /// # Errors
+    /// If the part is shorter than asked for, before the file's end.
+    pub fn next_offset(&self, part: &Part) -> Result<Option<u64>, ShortPart> {
+        let have = part.bytes.len() as u64;
+        let left = part.file_len.saturating_sub(self.offset);
+        let wanted = left.min(u64::from(self.len));
+        if have < wanted {
+            return Err(ShortPart {
+                offset: self.offset,
+                wanted,
+                have,
+                file_len: part.file_len,
+            });
+        }
+        Ok((have < left && have > 0).then(|| self.offset + have))
     }
 
     /// Reads a request; `None` if it is another.
@@ -121,5 +155,52 @@ pub fn refusal(code: u32) -> Reply {
         code,
         idempotent: true,
         ..Reply::default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn part(file_len: u64, len: usize) -> Part {
+        Part {
+            file_len,
+            version: 1,
+            bytes: vec![0; len],
+        }
+    }
+
+    #[test]
+    fn a_file_is_read_to_its_end_in_whole_parts() {
+        let read = |offset| Read {
+            name: "file".to_owned(),
+            offset,
+            len: 1000,
+        };
+        assert_eq!(read(0).next_offset(&part(2500, 1000)), Ok(Some(1000)));
+        assert_eq!(read(2000).next_offset(&part(2500, 500)), Ok(None));
+        assert_eq!(read(0).next_offset(&part(0, 0)), Ok(None));
+        // The file has grown since its length was read.
+        assert_eq!(read(2000).next_offset(&part(2500, 600)), Ok(None));
+        let end = u64::MAX - 1000;
+        assert_eq!(read(end).next_offset(&part(u64::MAX, 1000)), Ok(None));
+    }
+
+    #[test]
+    fn a_part_that_is_short_before_the_end_is_an_error() {
+        let read = Read {
+            name: "endless".to_owned(),
+            offset: 0,
+            len: 16_384,
+        };
+        for len in [0, 1, 16_383] {
+            let error = read.next_offset(&part(u64::MAX, len)).unwrap_err();
+            assert_eq!((error.have, error.wanted), (len as u64, 16_384));
+        }
+        let error = read.next_offset(&part(600, 1)).unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            "only 1 of 600 bytes at 0 came, of a file of 600 bytes"
+        );
     }
 }

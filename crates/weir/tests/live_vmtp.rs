@@ -157,6 +157,22 @@ fn a_second_implementation_is_read_from_through_loss() {
 }
 
 #[test]
+fn a_file_without_end_is_an_error() {
+    let Some(net) = net() else { return };
+    if !testenv::programs(&["python3"]) {
+        return;
+    }
+    let own = "77@10.99.0.2";
+    let server = python(&net.b, &["endless", "eth0", own]).until("ready");
+    let ended = client(&net.a, &["read", "file", "--server", own]);
+    assert_eq!(ended.code, Some(1), "{ended:?}");
+    let said = format!("{own}: file: only 1 of 16384 bytes at 0 came");
+    assert!(ended.stderr.contains(&said), "{ended:?}");
+    server.signal(Signal::KILL);
+    server.end();
+}
+
+#[test]
 fn an_ordinary_user_serves_as_the_policy_grants() {
     let Some(net) = net() else { return };
     let folder = open_folder("vmtp-nobody");

@@ -7,6 +7,7 @@ it. Usage:
     vmtp.py read IF OWN SERVER NAME LOSS PATH    writes the file NAME to PATH
     vmtp.py serve IF OWN NAME LOSS PATH          serves the file at PATH as NAME
     vmtp.py twice IF OWN SERVER NAME             sends one request several times
+    vmtp.py endless IF OWN                       serves a file of 2^64-1 bytes, one at a time
 
 OWN and SERVER are NUMBER@ADDRESS. LOSS: of each hundred packets sent, as many
 are not.
@@ -288,5 +289,16 @@ def twice(interface, own, server, name):
     print(probes, responses)
 
 
+def endless(interface, own):
+    """Answers each request with one byte of a file that has no end, until it is killed."""
+    wire, own = Wire(interface, 0), entity(own)
+    print("ready", file=sys.stderr, flush=True)
+    while True:
+        station, packet = wire.receive(3600)
+        if packet and not packet.response and packet.server == own and not packet.flags & PUBLIC:
+            answer = OK, (0xFFFFFFFF, 0xFFFFFFFF, 1), b"a"
+            respond(wire, station, own, (packet.client, packet.transact), answer, -1)
+
+
 if __name__ == "__main__":
-    {"read": read, "serve": serve, "twice": twice}[sys.argv[1]](*sys.argv[2:])
+    {"read": read, "serve": serve, "twice": twice, "endless": endless}[sys.argv[1]](*sys.argv[2:])

@@ -69,16 +69,11 @@ pub(super) fn run(args: &Args, stop: &ShutdownSignal) -> Result<(), CliError> {
         if let Some(output) = &mut output {
             output.write(&part.bytes)?;
         }
-        offset += part.bytes.len() as u64;
-        if part.bytes.is_empty() || offset >= part.file_len {
-            break;
+        match read.next_offset(&part) {
+            Ok(Some(next)) => offset = next,
+            Ok(None) => break,
+            Err(short) => return Err(CliError::run(format!("{server}: {name}: {short}"))),
         }
-    }
-    let len = first.map_or(0, |(len, _)| len);
-    if offset < len {
-        return Err(CliError::run(format!(
-            "{server}: {name} ends after {offset} of {len} bytes"
-        )));
     }
     output.map_or(Ok(()), Output::finish)
 }
