@@ -193,7 +193,8 @@ impl Station {
     }
 
     /// Gives `take` the source and the payload of each frame that arrives within
-    /// `timeout`, and of those that are queued with it.
+    /// `timeout`, and of those that are queued with it. A frame whose source is a
+    /// group address is left out.
     ///
     /// # Errors
     /// If the ring is damaged.
@@ -206,8 +207,8 @@ impl Station {
             .port
             .recv_at_most(self.batch, Timeout::after(timeout))?;
         for frame in frames {
-            if let Ok(frame) = ethernet::Frame::new(frame.bytes()) {
-                take(frame.src(), frame.payload());
+            if let Some((from, payload)) = sent_by_station(frame.bytes()) {
+                take(from, payload);
             }
         }
         Ok(())
@@ -257,8 +258,42 @@ impl AsFd for Station {
     }
 }
 
+/// The source and the payload of a frame; `None` if the source is a group address,
+/// which no station has (IEEE 802.3 §3.2.3): answers to the frame would go to all.
+fn sent_by_station(bytes: &[u8]) -> Option<(Address, &[u8])> {
+    let frame = ethernet::Frame::new(bytes).ok()?;
+    (!frame.src().is_multicast()).then(|| (frame.src(), frame.payload()))
+}
+
 /// The filter of an EtherType's frames. That of Pup is below 1,536: `ether proto`
 /// would take it for a length.
 fn type_filter(ether_type: EtherType) -> String {
     format!("ether[12:2] = {:#06x}", ether_type.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_group_address_sends_nothing() {
+        let frame = |src: [u8; 6]| {
+            let header = ethernet::Repr {
+                dst: Address([2, 0, 0, 0, 0, 1]),
+                src: Address(src),
+                ether_type: EtherType(0x805b),
+            };
+            let mut bytes = vec![7; 60];
+            header.emit(&mut bytes);
+            bytes
+        };
+        let station = [2, 0, 0, 0, 0, 2];
+        let bytes = frame(station);
+        let expected = (Address(station), &[7; 46][..]);
+        assert_eq!(sent_by_station(&bytes), Some(expected));
+        for group in [[0xff; 6], [1, 0, 0x5e, 0, 1, 0], [3, 0, 0, 0, 0, 2]] {
+            assert_eq!(sent_by_station(&frame(group)), None, "{group:?}");
+        }
+        assert_eq!(sent_by_station(&bytes[..13]), None);
+    }
 }
