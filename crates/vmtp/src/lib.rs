@@ -53,8 +53,14 @@
 //! - All packets are hostile: none panics, and memory has a bound, stated at
 //!   [`server::Limits`] and at the constants of [`client`].
 //! - A server never executes a transaction twice, unless its answer said that
-//!   the request is idempotent. It answers BUSY rather than forget a client
-//!   too early.
+//!   the request is idempotent. Two cases are given up: a client that changes
+//!   its link address within a transaction, and, when the table is full, a
+//!   client that is quiet for 3 s or shares the link address that has most
+//!   clients ([`server::Limits`]). Otherwise the server answers BUSY rather than
+//!   forget a client too early.
+//! - Whoever sends from another link address cannot take a client's responses,
+//!   move its transaction, or displace it while the sender's address has more
+//!   clients.
 
 pub mod client;
 mod drops;

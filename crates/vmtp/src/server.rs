@@ -13,21 +13,38 @@
 //! A record says which transaction was the client's last, so a duplicate is
 //! never executed. It stays for longer than packets live in the network, and
 //! than clients repeat them. Of a client without a record the server asks the
-//! transaction first, by a probe: an old duplicate is not executed either.
+//! transaction first, by a probe: an old duplicate is not executed either. So it
+//! does before a transaction far ahead of the client's last (`JUMP_MAX`).
+//!
+//! A client is an entity *at a link address*: packets of the same entity from
+//! another address have a record of their own, after a probe of their own.
+//!
+//! What makes room when there is none is stated in `table.rs`.
 
+mod probe;
 mod record;
+mod table;
 
 use crate::packet::{Flags, Packet, Repr, code, manager};
 use crate::segment::{self, Assembly, SEGMENT_LEN_MAX};
 use crate::{Destination, Drops, Entity};
-use record::{Record, State};
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use record::State;
+use siphasher::sip::SipHasher13;
+use std::collections::VecDeque;
 use std::time::Duration;
+use table::{Table, Victim};
 
 /// How often a server asks for missing blocks, or probes, before it gives up.
 const RETRIES_MAX: u8 = 5;
 /// How often a client may ask for blocks of one response.
 const RESENDS_MAX: u8 = 32;
+/// How far a transaction may be ahead of the client's last without a probe: a
+/// client has other servers in between. Chosen: farther is rare, and costs a
+/// round trip.
+const JUMP_MAX: i32 = 64;
+/// Length of the data of a packet that waits for its client's answer to a probe,
+/// at most, in bytes: two packets' on Ethernet. The client repeats a longer one.
+const HELD_LEN_MAX: usize = 2048;
 /// Answers of the manager that wait to be sent.
 const ANSWERS_MAX: usize = 256;
 /// Time between a server's retries, doubled each time.
@@ -36,9 +53,15 @@ const RETRY_INTERVAL: Duration = Duration::from_millis(20);
 /// Limits of a server.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Limits {
-    /// Number of clients with a record; each has at most one segment of 16 KiB.
-    /// Further clients are told BUSY. Default 4,096.
+    /// Number of clients with a record. Further clients take the place of a client
+    /// of the link address that has most, or are told BUSY: a client that may
+    /// still repeat an executed request is forgotten for one of another address
+    /// only. Default 4,096.
     pub clients: usize,
+    /// Bytes of requests and responses that are kept, at least 16 KiB. The oldest
+    /// responses of the link address that has most make room for further ones;
+    /// their transactions stay known. Default 16 MiB.
+    pub bytes: usize,
     /// Time that a response is kept for. Default 10 s.
     pub keep_response: Duration,
     /// Time that a transaction's number is remembered for, after its response is
@@ -54,6 +77,7 @@ impl Default for Limits {
     fn default() -> Limits {
         Limits {
             clients: 4096,
+            bytes: 16 << 20,
             keep_response: Duration::from_secs(10),
             remember: Duration::from_secs(60),
             packet_blocks: 2,
@@ -74,6 +98,8 @@ pub struct Incoming {
     pub user_data: [u32; 3],
     /// Data of the client.
     pub segment: Vec<u8>,
+    /// The record's number in the table.
+    record: u64,
 }
 
 /// The application's answer to a request.
@@ -96,21 +122,21 @@ pub struct Server<L> {
     entity: Entity,
     groups: Vec<Entity>,
     limits: Limits,
-    records: BTreeMap<Entity, Record<L>>,
-    /// The deadline of each record that has one.
-    deadlines: BTreeSet<(Duration, Entity)>,
-    /// Records that may be forgotten early, oldest first.
-    forgettable: BTreeSet<(Duration, Entity)>,
-    requests: VecDeque<Entity>,
-    sending: VecDeque<Entity>,
+    table: Table<L>,
+    /// Numbers of records.
+    requests: VecDeque<u64>,
+    sending: VecDeque<u64>,
     answers: VecDeque<(L, Repr)>,
-    next_nonce: u32,
+    /// Makes the numbers of probes, from how many there were.
+    nonces: SipHasher13,
+    probes: u64,
     drops: Drops,
 }
 
-impl<L: Copy> Server<L> {
-    /// A server. `seed` is the number of its first probe.
-    pub fn new(entity: Entity, seed: u32) -> Server<L> {
+impl<L: Copy + Ord> Server<L> {
+    /// A server. `seed` is the key of the numbers of its probes: whoever does not
+    /// know it cannot answer a probe that another station gets.
+    pub fn new(entity: Entity, seed: u64) -> Server<L> {
         Server::with_limits(entity, seed, Limits::default())
     }
 
@@ -118,8 +144,9 @@ impl<L: Copy> Server<L> {
     ///
     /// # Panics
     /// If a limit is out of range.
-    pub fn with_limits(entity: Entity, seed: u32, limits: Limits) -> Server<L> {
+    pub fn with_limits(entity: Entity, seed: u64, limits: Limits) -> Server<L> {
         assert!(limits.clients > 0, "a server has clients");
+        assert!(limits.bytes >= SEGMENT_LEN_MAX, "room for a segment");
         assert!(
             (1..=32).contains(&limits.packet_blocks),
             "blocks in a packet"
@@ -128,13 +155,12 @@ impl<L: Copy> Server<L> {
             entity,
             groups: vec![Entity::MANAGERS],
             limits,
-            records: BTreeMap::new(),
-            deadlines: BTreeSet::new(),
-            forgettable: BTreeSet::new(),
+            table: Table::new(),
             requests: VecDeque::new(),
             sending: VecDeque::new(),
             answers: VecDeque::new(),
-            next_nonce: seed,
+            nonces: SipHasher13::new_with_keys(seed, 0),
+            probes: 0,
             drops: Drops::default(),
         }
     }
@@ -156,7 +182,12 @@ impl<L: Copy> Server<L> {
 
     /// Number of clients with a record.
     pub fn clients(&self) -> usize {
-        self.records.len()
+        self.table.len()
+    }
+
+    /// Bytes of segments that are kept or reserved for clients.
+    pub fn kept_bytes(&self) -> usize {
+        self.table.bytes()
     }
 
     /// Takes a packet that came from a link address.
@@ -167,7 +198,7 @@ impl<L: Copy> Server<L> {
         };
         let head = Repr::parse(&packet);
         if head.response {
-            self.handle_probe_answer(now, &head);
+            self.handle_probe_answer(now, from, &head);
             return;
         }
         let is_group = self.groups.contains(&head.server);
@@ -197,17 +228,15 @@ impl<L: Copy> Server<L> {
     }
 
     fn handle_request(&mut self, now: Duration, from: L, head: Repr, data: &[u8]) {
-        let Some(record) = self.records.get_mut(&head.client) else {
+        let Some(number) = self.table.find(head.client, from) else {
             self.meet(now, from, head, data);
             return;
         };
-        record.link = from;
+        let record = self.table.get_mut(number).expect("it was found");
         if let State::Probing { held, .. } = &mut record.state {
             // One packet is kept until the probe is answered.
-            if held
-                .as_ref()
-                .is_none_or(|(kept, _)| record::is_newer(&head, kept))
-            {
+            let is_kept = |(kept, _): &(Repr, Vec<u8>)| !record::is_newer(&head, kept);
+            if data.len() <= HELD_LEN_MAX && !held.as_ref().is_some_and(is_kept) {
                 *held = Some((head, data.to_vec()));
             }
             return;
@@ -215,142 +244,68 @@ impl<L: Copy> Server<L> {
         let ahead = head.transaction.wrapping_sub(record.transaction) as i32;
         if ahead < 0 {
             self.drops.stale += 1;
-        } else if ahead > 0 || matches!(record.state, State::Idle) {
-            self.begin(now, head, data);
-        } else {
-            self.repeat(now, from, head, data);
-        }
-    }
-
-    /// A packet of a client without a record: probes the client.
-    fn meet(&mut self, now: Duration, from: L, head: Repr, data: &[u8]) {
-        if !self.make_room() {
-            self.drops.no_room += 1;
-            self.notify(from, &head, code::BUSY, 0);
-            return;
-        }
-        let nonce = self.next_nonce;
-        self.next_nonce = nonce.wrapping_add(1);
-        self.records.insert(
-            head.client,
-            Record {
-                link: from,
-                server: head.server,
-                transaction: 0,
-                state: State::Probing {
-                    nonce,
-                    retries: 0,
-                    held: Some((head, data.to_vec())),
-                },
-                is_sending: false,
-                is_waiting: false,
-                deadline: None,
-                forgettable: None,
-            },
-        );
-        self.set_deadline(head.client, Some(now + RETRY_INTERVAL));
-        self.set_forgettable(head.client, Some(now));
-        self.probe(from, head.client, nonce);
-    }
-
-    /// Forgets a record if there is no room for another; `false` if none may be
-    /// forgotten.
-    fn make_room(&mut self) -> bool {
-        if self.records.len() < self.limits.clients {
-            return true;
-        }
-        match self.forgettable.first() {
-            Some(&(_, client)) => {
-                self.forget(client);
-                true
+            // A client that repeats it shall not wait in vain.
+            if head.acknowledge {
+                self.notify(from, &head, code::RESPONSE_DISCARDED, 0);
             }
-            None => false,
-        }
-    }
-
-    fn forget(&mut self, client: Entity) {
-        self.set_deadline(client, None);
-        self.set_forgettable(client, None);
-        self.records.remove(&client);
-    }
-
-    fn probe(&mut self, to: L, client: Entity, nonce: u32) {
-        let probe = Repr {
-            client: self.entity,
-            multicast: false,
-            acknowledge: false,
-            retransmit_count: 0,
-            response: false,
-            transaction: nonce,
-            delivery: 0,
-            server: client,
-            flags: Flags::PUBLIC.with(Flags::CO_RESIDENT),
-            code: manager::PROBE,
-            co_resident: client,
-            user_data: [0; 3],
-            message_delivery: 0,
-            segment_size: 0,
-        };
-        self.answer(to, probe);
-    }
-
-    fn handle_probe_answer(&mut self, now: Duration, head: &Repr) {
-        let record = self.records.get_mut(&head.server);
-        let Some(record) = record.filter(|_| head.client == self.entity) else {
-            self.drops.not_ours += 1;
-            return;
-        };
-        let State::Probing { nonce, held, .. } = &mut record.state else {
-            self.drops.stale += 1;
-            return;
-        };
-        if *nonce != head.transaction {
-            self.drops.stale += 1;
-            return;
-        }
-        let (client, held) = (head.server, held.take());
-        // Every transaction before the client's present one is over, and so is that
-        // one unless the client awaits the response.
-        let awaits = u32::from(head.user_data[1] != 0);
-        record.transaction = head.user_data[0].wrapping_sub(awaits);
-        record.state = State::Discarded;
-        self.set_forgettable(client, None);
-        self.set_deadline(client, Some(now + self.limits.remember));
-        if let Some((head, data)) = held {
-            let link = self.records[&client].link;
-            // The other packets were dropped: the client shall send them again at once.
-            let asked = Repr {
-                acknowledge: true,
-                ..head
-            };
-            self.handle_request(now, link, asked, &data);
+        } else if ahead > JUMP_MAX {
+            self.ask_again(number);
+        } else if ahead > 0 || matches!(record.state, State::Idle) {
+            self.begin(now, number, head, data);
+        } else {
+            record.since = now;
+            self.repeat(now, number, head, data);
+            self.table.settle(number);
         }
     }
 
     /// The first packet of a new transaction.
-    fn begin(&mut self, now: Duration, head: Repr, data: &[u8]) {
-        let client = head.client;
-        let record = self.records.get_mut(&client).expect("it has a record");
+    fn begin(&mut self, now: Duration, number: u64, head: Repr, data: &[u8]) {
+        if !self.make_byte_room(now, number) {
+            self.drops.no_room += 1;
+            let link = self.table.get(number).expect("it has a record").link;
+            self.notify(link, &head, code::BUSY, 0);
+            return;
+        }
+        let record = self.table.get_mut(number).expect("it has a record");
         record.transaction = head.transaction;
         record.server = head.server;
+        record.since = now;
         record.state = State::Receiving {
             head,
             assembly: Assembly::new(head.segment_size as usize),
             retries: 0,
         };
-        self.set_forgettable(client, None);
-        self.receive(now, head, data);
+        self.receive(now, number, head, data);
+        self.table.settle(number);
+    }
+
+    /// Makes room for the segments of a record's next transaction; `false` if there
+    /// is none.
+    fn make_byte_room(&mut self, now: Duration, number: u64) -> bool {
+        loop {
+            let own = self.table.get(number).map_or(0, record::Record::bytes);
+            if self.table.bytes() - own + SEGMENT_LEN_MAX <= self.limits.bytes {
+                return true;
+            }
+            match self.table.byte_victim(number) {
+                Some(Victim::Response(other)) => self.discard(now, other),
+                Some(Victim::Record(other)) => self.table.forget(other),
+                None => return false,
+            }
+        }
     }
 
     /// Another packet of the transaction that the record has.
-    fn repeat(&mut self, now: Duration, from: L, head: Repr, data: &[u8]) {
-        let record = self.records.get_mut(&head.client).expect("it has a record");
+    fn repeat(&mut self, now: Duration, number: u64, head: Repr, data: &[u8]) {
+        let record = self.table.get_mut(number).expect("it has a record");
+        let link = record.link;
         match &mut record.state {
-            State::Receiving { .. } => self.receive(now, head, data),
+            State::Receiving { .. } => self.receive(now, number, head, data),
             State::Processing { .. } => {
                 self.drops.stale += 1;
                 if head.acknowledge {
-                    self.notify(from, &head, code::OK, u32::MAX);
+                    self.notify(link, &head, code::OK, u32::MAX);
                 }
             }
             State::Responded {
@@ -367,23 +322,23 @@ impl<L: Copy> Server<L> {
                     *resends += 1;
                     *pending = segment::all_blocks(reply.segment.len());
                     *first = true;
-                    self.send(head.client);
+                    self.send(number);
                 }
             }
             State::Discarded => {
                 self.drops.stale += 1;
                 if head.acknowledge {
-                    self.notify(from, &head, code::RESPONSE_DISCARDED, 0);
+                    self.notify(link, &head, code::RESPONSE_DISCARDED, 0);
                 }
             }
             State::Idle | State::Probing { .. } => unreachable!("handled before"),
         }
     }
 
-    /// A packet of the request that the record receives.
-    fn receive(&mut self, now: Duration, packet: Repr, data: &[u8]) {
-        let client = packet.client;
-        let record = self.records.get_mut(&client).expect("it has a record");
+    /// A packet of the request that the record receives; the caller settles the
+    /// record.
+    fn receive(&mut self, now: Duration, number: u64, packet: Repr, data: &[u8]) {
+        let record = self.table.get_mut(number).expect("it has a record");
         let link = record.link;
         let State::Receiving { head, assembly, .. } = &mut record.state else {
             unreachable!("the caller has checked");
@@ -395,7 +350,7 @@ impl<L: Copy> Server<L> {
         assembly.add(packet.delivery, data);
         if !assembly.is_complete() {
             let received = assembly.received();
-            self.set_deadline(client, Some(now + RETRY_INTERVAL));
+            self.table.set_deadline(number, Some(now + RETRY_INTERVAL));
             // A client that repeats does not know what has arrived.
             if packet.acknowledge {
                 self.notify(link, &packet, code::RETRY, received);
@@ -409,74 +364,64 @@ impl<L: Copy> Server<L> {
             segment: Some(segment),
         };
         if !std::mem::replace(&mut record.is_waiting, true) {
-            self.requests.push_back(client);
+            self.requests.push_back(number);
         }
-        self.set_deadline(client, None);
+        self.table.set_deadline(number, None);
     }
 
     /// Lets a record's response be sent.
-    fn send(&mut self, client: Entity) {
-        if let Some(record) = self.records.get_mut(&client)
+    fn send(&mut self, number: u64) {
+        if let Some(record) = self.table.get_mut(number)
             && !std::mem::replace(&mut record.is_sending, true)
         {
-            self.sending.push_back(client);
+            self.sending.push_back(number);
+            self.table.settle(number);
         }
     }
 
     fn handle_notification(&mut self, now: Duration, from: L, head: &Repr) {
-        let record = self.records.get_mut(&head.client);
-        let current = record.filter(|record| record.transaction == head.transaction);
+        let number = self.table.find(head.client, from);
+        let record = number.and_then(|number| Some((number, self.table.get_mut(number)?)));
+        let current = record.filter(|(_, record)| record.transaction == head.transaction);
+        let Some((number, record)) = current else {
+            self.drops.stale += 1;
+            return;
+        };
         let asks = matches!(head.user_data[0], code::RETRY | code::RETRY_ALL);
-        match current.map(|record| &mut record.state) {
-            Some(State::Responded {
+        match &mut record.state {
+            State::Responded {
                 reply,
                 pending,
                 resends,
                 ..
-            }) if asks && *resends < RESENDS_MAX => {
+            } if asks && *resends < RESENDS_MAX => {
                 *resends += 1;
                 let received = match head.user_data[0] {
                     code::RETRY => head.message_delivery,
                     _ => 0,
                 };
                 *pending |= segment::all_blocks(reply.segment.len()) & !received;
-                self.send(head.client);
+                record.since = now;
+                self.send(number);
+                self.table.settle(number);
             }
-            Some(State::Responded { .. } | State::Discarded) if asks => {
+            State::Responded { .. } | State::Discarded if asks => {
                 self.notify(from, head, code::RESPONSE_DISCARDED, 0);
             }
             // The client has the response, or wants it no longer.
-            Some(State::Responded { .. }) => self.discard(now, head.client),
+            State::Responded { .. } => self.discard(now, number),
             _ => self.drops.stale += 1,
         }
     }
 
     /// Drops the response of a record; its transaction stays known.
-    fn discard(&mut self, now: Duration, client: Entity) {
-        if let Some(record) = self.records.get_mut(&client) {
+    fn discard(&mut self, now: Duration, number: u64) {
+        if let Some(record) = self.table.get_mut(number) {
             record.state = State::Discarded;
-            self.set_deadline(client, Some(now + self.limits.remember));
+            self.table.settle(number);
+            let until = now + self.limits.remember;
+            self.table.set_deadline(number, Some(until));
         }
-    }
-
-    fn answer_probe(&mut self, from: L, head: &Repr) {
-        let record = self.records.get(&head.client);
-        let last = record.map_or(0, |record| record.transaction);
-        let answer = Repr {
-            multicast: false,
-            acknowledge: false,
-            response: true,
-            delivery: 0,
-            server: self.entity,
-            flags: Flags::PUBLIC.with(Flags::CO_RESIDENT).with(Flags::DATAGRAM),
-            code: code::OK,
-            co_resident: self.entity,
-            user_data: [last, 0, 0],
-            message_delivery: 0,
-            segment_size: 0,
-            ..*head
-        };
-        self.answer(from, answer);
     }
 
     /// NotifyVmtpClient: tells a client about its request `head`.
@@ -513,11 +458,13 @@ impl<L: Copy> Server<L> {
 
     /// The next request to execute; `None` if there is none now.
     pub fn poll_request(&mut self) -> Option<Incoming> {
-        while let Some(client) = self.requests.pop_front() {
-            let Some(record) = self.records.get_mut(&client) else {
+        while let Some(number) = self.requests.pop_front() {
+            let Some(record) = self.table.get_mut(number) else {
                 continue;
             };
             record.is_waiting = false;
+            self.table.settle(number);
+            let record = self.table.get_mut(number)?;
             // The client may have begun another transaction since.
             let State::Processing { head, segment } = &mut record.state else {
                 continue;
@@ -526,11 +473,12 @@ impl<L: Copy> Server<L> {
                 continue;
             };
             return Some(Incoming {
-                client,
+                client: record.client,
                 transaction: head.transaction,
                 code: head.code,
                 user_data: head.user_data,
                 segment,
+                record: number,
             });
         }
         None
@@ -543,18 +491,19 @@ impl<L: Copy> Server<L> {
     /// If the segment is longer than [`SEGMENT_LEN_MAX`].
     pub fn respond(&mut self, now: Duration, request: &Incoming, reply: Reply) -> bool {
         assert!(reply.segment.len() <= SEGMENT_LEN_MAX, "a segment's length");
-        let (client, entity) = (request.client, self.entity);
-        let Some(record) = self.records.get_mut(&client) else {
+        let (number, entity) = (request.record, self.entity);
+        let Some(record) = self.table.get_mut(number) else {
             return false;
         };
         let State::Processing { head, segment } = &record.state else {
             return false;
         };
-        if record.transaction != request.transaction || segment.is_some() {
+        let is_its = record.client == request.client && record.transaction == request.transaction;
+        if !is_its || segment.is_some() {
             return false;
         }
         if head.flags.has(Flags::DATAGRAM) {
-            self.discard(now, client);
+            self.discard(now, number);
             return true;
         }
         // The server itself answers, also for its group.
@@ -565,8 +514,11 @@ impl<L: Copy> Server<L> {
             resends: 0,
             reply,
         };
-        self.set_deadline(client, Some(now + self.limits.keep_response));
-        self.send(client);
+        record.since = now;
+        self.table.settle(number);
+        let until = now + self.limits.keep_response;
+        self.table.set_deadline(number, Some(until));
+        self.send(number);
         true
     }
 
@@ -578,13 +530,13 @@ impl<L: Copy> Server<L> {
             return Some(Destination::Known(to));
         }
         let packet_blocks = self.limits.packet_blocks;
-        while let Some(&client) = self.sending.front() {
-            let record = self.records.get_mut(&client);
-            if let Some(to) = record.and_then(|record| record.emit(client, packet_blocks, out)) {
+        while let Some(&number) = self.sending.front() {
+            let record = self.table.get_mut(number);
+            if let Some(to) = record.and_then(|record| record.emit(packet_blocks, out)) {
                 return Some(Destination::Known(to));
             }
             self.sending.pop_front();
-            let Some(record) = self.records.get_mut(&client) else {
+            let Some(record) = self.table.get_mut(number) else {
                 continue;
             };
             record.is_sending = false;
@@ -592,40 +544,39 @@ impl<L: Copy> Server<L> {
                 && reply.idempotent
             {
                 record.state = State::Idle;
-                let since = record.deadline.unwrap_or_default();
-                self.set_forgettable(client, Some(since));
             }
+            self.table.settle(number);
         }
         None
     }
 
     /// When [`handle_timeout`](Server::handle_timeout) is due.
     pub fn next_timeout(&self) -> Option<Duration> {
-        self.deadlines.first().map(|(time, _)| *time)
+        self.table.first_deadline().map(|(time, _)| time)
     }
 
     /// Does what is due at `now`.
     pub fn handle_timeout(&mut self, now: Duration) {
-        while let Some(&(time, client)) = self.deadlines.first() {
+        while let Some((time, number)) = self.table.first_deadline() {
             if time > now {
                 return;
             }
-            self.set_deadline(client, None);
-            self.expire(now, client);
+            self.table.set_deadline(number, None);
+            self.expire(now, number);
         }
     }
 
-    fn expire(&mut self, now: Duration, client: Entity) {
-        let Some(record) = self.records.get_mut(&client) else {
+    fn expire(&mut self, now: Duration, number: u64) {
+        let Some(record) = self.table.get_mut(number) else {
             return;
         };
         let link = record.link;
         match &mut record.state {
-            State::Probing { nonce, retries, .. } if *retries < RETRIES_MAX => {
+            State::Probing { retries, .. } if *retries < RETRIES_MAX => {
                 *retries += 1;
-                let (nonce, pause) = (*nonce, RETRY_INTERVAL * (1 << *retries));
-                self.set_deadline(client, Some(now + pause));
-                self.probe(link, client, nonce);
+                let pause = RETRY_INTERVAL * (1 << *retries);
+                self.table.set_deadline(number, Some(now + pause));
+                self.probe(number);
             }
             State::Receiving {
                 head,
@@ -635,39 +586,17 @@ impl<L: Copy> Server<L> {
                 *retries += 1;
                 let pause = RETRY_INTERVAL * (1 << *retries);
                 let (head, received) = (*head, assembly.received());
-                self.set_deadline(client, Some(now + pause));
+                self.table.set_deadline(number, Some(now + pause));
                 self.notify(link, &head, code::RETRY, received);
             }
             State::Receiving { .. } => {
                 // Never executed: the client may send it again.
                 record.transaction = record.transaction.wrapping_sub(1);
-                self.discard(now, client);
+                self.discard(now, number);
             }
-            State::Responded { .. } => self.discard(now, client),
+            State::Responded { .. } => self.discard(now, number),
             State::Processing { .. } => {}
-            State::Probing { .. } | State::Discarded | State::Idle => self.forget(client),
+            State::Probing { .. } | State::Discarded | State::Idle => self.table.forget(number),
         }
-    }
-
-    fn set_deadline(&mut self, client: Entity, deadline: Option<Duration>) {
-        let Some(record) = self.records.get_mut(&client) else {
-            return;
-        };
-        if let Some(old) = record.deadline.take() {
-            self.deadlines.remove(&(old, client));
-        }
-        record.deadline = deadline;
-        self.deadlines.extend(deadline.map(|time| (time, client)));
-    }
-
-    fn set_forgettable(&mut self, client: Entity, since: Option<Duration>) {
-        let Some(record) = self.records.get_mut(&client) else {
-            return;
-        };
-        if let Some(old) = record.forgettable.take() {
-            self.forgettable.remove(&(old, client));
-        }
-        record.forgettable = since;
-        self.forgettable.extend(since.map(|time| (time, client)));
     }
 }

@@ -31,7 +31,7 @@ impl Server {
         groups: &[Entity],
     ) -> Result<Server, StationError> {
         let (mut station, entity) = open(interface, broker, number)?;
-        let mut server = weir_vmtp::Server::new(entity, random() as u32);
+        let mut server = weir_vmtp::Server::new(entity, random());
         let mut filter = filter_of(entity);
         for group in groups.iter().chain([&Entity::MANAGERS]) {
             filter += &format!(" or {}", field(38, *group));

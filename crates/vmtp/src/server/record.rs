@@ -2,13 +2,15 @@
 
 use crate::Entity;
 use crate::packet::{Flags, Repr};
-use crate::segment::{self, Assembly};
+use crate::segment::{self, Assembly, SEGMENT_LEN_MAX};
 use crate::server::Reply;
+use crate::server::table::{Places, Spare};
 use std::time::Duration;
 
 #[derive(Debug)]
 pub(super) struct Record<L> {
-    /// Where packets of the client come from.
+    pub(super) client: Entity,
+    /// Where packets of the client come from; never changes.
     pub(super) link: L,
     /// The entity that the client asked, or the server's own once it has
     /// answered.
@@ -16,20 +18,21 @@ pub(super) struct Record<L> {
     /// The client's last transaction.
     pub(super) transaction: u32,
     pub(super) state: State,
+    /// The number of a probe that the client has not answered yet.
+    pub(super) nonce: Option<u32>,
+    /// When the client last sent something of its transaction, or was answered.
+    pub(super) since: Duration,
     /// Whether the record is in the queue of those that send, and of those whose
     /// request waits for the application.
     pub(super) is_sending: bool,
     pub(super) is_waiting: bool,
-    /// The record's entries in the server's orders by time.
-    pub(super) deadline: Option<Duration>,
-    pub(super) forgettable: Option<Duration>,
+    pub(super) places: Places,
 }
 
 #[derive(Debug)]
 pub(super) enum State {
     /// The client was asked for its transaction; one of its packets waits.
     Probing {
-        nonce: u32,
         retries: u8,
         held: Option<(Repr, Vec<u8>)>,
     },
@@ -59,13 +62,33 @@ pub(super) enum State {
 }
 
 impl<L: Copy> Record<L> {
+    /// As what the record may be forgotten early; `None` if it may not.
+    pub(super) fn spare(&self) -> Option<Spare> {
+        if self.is_sending || self.is_waiting {
+            return None;
+        }
+        match &self.state {
+            State::Probing { .. } | State::Idle => Some(Spare::Unmet),
+            State::Discarded => Some(Spare::Over),
+            State::Responded { reply, .. } if reply.segment.is_empty() => Some(Spare::Over),
+            State::Responded { .. } => Some(Spare::Kept),
+            State::Receiving { .. } => Some(Spare::Receiving),
+            State::Processing { .. } => None,
+        }
+    }
+
+    /// Bytes of segments that the record keeps. Until the application has
+    /// answered, room is reserved for the longest response.
+    pub(super) fn bytes(&self) -> usize {
+        match &self.state {
+            State::Receiving { .. } | State::Processing { .. } => SEGMENT_LEN_MAX,
+            State::Responded { reply, .. } => reply.segment.len(),
+            State::Probing { .. } | State::Discarded | State::Idle => 0,
+        }
+    }
+
     /// Appends the next packet of the response to `out`; `None` if all are sent.
-    pub(super) fn emit(
-        &mut self,
-        client: Entity,
-        packet_blocks: usize,
-        out: &mut Vec<u8>,
-    ) -> Option<L> {
+    pub(super) fn emit(&mut self, packet_blocks: usize, out: &mut Vec<u8>) -> Option<L> {
         let State::Responded {
             reply,
             pending,
@@ -89,7 +112,7 @@ impl<L: Copy> Record<L> {
             flags = flags.with(Flags::DATAGRAM);
         }
         let head = Repr {
-            client,
+            client: self.client,
             multicast: false,
             acknowledge: false,
             retransmit_count: *resends,

@@ -60,7 +60,7 @@ pub(crate) fn group() -> Entity {
 impl Sim {
     pub(crate) fn new(seed: u64, servers: usize, clients: usize, weather: Weather) -> Sim {
         let server = |index| {
-            let mut server = Server::new(server_entity(index), index as u32);
+            let mut server = Server::new(server_entity(index), index as u64);
             server.join(group());
             server
         };

@@ -9,6 +9,7 @@ use weir_vmtp::{Client, Entity, Reply, Request, Server, file};
 const HERE: Entity = Entity(0x0000_0001_0a00_0001);
 const THERE: Entity = Entity(0x0000_0002_0a00_0002);
 const CLIENTS: usize = 8;
+const BYTES: usize = 40_000;
 
 struct Tape<'a>(&'a [u8]);
 
@@ -80,6 +81,7 @@ pub(crate) fn run(data: &[u8]) {
     let mut tape = Tape(data);
     let limits = Limits {
         clients: CLIENTS,
+        bytes: BYTES,
         ..Limits::default()
     };
     let mut server = Server::<u8>::with_limits(THERE, 0, limits);
@@ -152,6 +154,7 @@ pub(crate) fn run(data: &[u8]) {
         }
         while client.poll_event().is_some() {}
         assert!(server.clients() <= CLIENTS);
+        assert!(server.kept_bytes() <= BYTES);
         steps += 1;
     }
     // Whatever happened, all that waits to be sent is bounded, and all ends.
