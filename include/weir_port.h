@@ -21,8 +21,11 @@
  * port: copy what is needed for longer.
  *
  * Threads: every function may be called from every thread. Calls on one port
- * take turns; while weir_port_recv and weir_port_wait wait, calls of other
- * threads continue, so that one thread can send while another one receives. Only
+ * take turns; while weir_port_recv and weir_port_wait sleep, calls of other
+ * threads continue, so that one thread can send while another one receives: they
+ * wait at most for the 250 microseconds in which frames gather. A call that asks
+ * the broker or looks host names up (weir_port_set_filter, weir_port_counters)
+ * keeps the others waiting until it is done, whatever their time limits. Only
  * one thread at a time may receive, because of the bytes. weir_port_close must be
  * the last call on the port, and no other call may be running.
  *
@@ -135,7 +138,8 @@ int weir_port_wait(struct weir_port *port, int64_t timeout_us);
 int weir_port_fd(struct weir_port *port);
 
 /* Sends a whole frame, with its link-layer header. Returns 1, or 0 if there is no
- * room now: send it again later. Root sends by a packet socket. Any other user
+ * room now: send it again later. Root sends by a packet socket, and waits while
+ * that has frames for the interface's queue that fill its buffer. Any other user
  * sends by a path that checks each frame: it drops and counts the frames that the
  * policy does not allow. */
 int weir_port_send(struct weir_port *port, const uint8_t *bytes, size_t len);

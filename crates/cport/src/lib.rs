@@ -22,7 +22,7 @@
 //! ```
 //!
 //! Errors are a negative result or a null pointer, with a message for the thread
-//! (`weir_port_error`). A port is locked during each call, but not while it waits for
+//! (`weir_port_error`). A port is locked during each call, but not while it sleeps for
 //! frames. A panic ends the process: none unwinds into C.
 //!
 //! Next: `docs/how-to/ports-in-c.md`, `examples/port_count.c`, and the crate `weir_broker`.
@@ -129,7 +129,7 @@ fn failed(error: impl Display) -> c_int {
 /// The pointer is null or came from `weir_port_open`, and is not passed to
 /// `weir_port_close` while the result lives.
 unsafe fn port<'a>(port: *const CPort) -> Option<&'a Live> {
-    // SAFETY: the caller's promise; the structure is shared by reference only.
+    // SAFETY: the caller's promise; the structure is shared by reference only, and `Live` is `Sync`.
     let port = unsafe { port.as_ref() };
     if port.is_none() {
         failed("the port is a null pointer: was weir_port_open's result checked?");
@@ -242,7 +242,7 @@ unsafe fn opened(
         let filter = unsafe { text("filter", filter) }?;
         builder = reported(builder.filter(filter))?;
     }
-    let mut latency = false;
+    let (mut latency, mut is_local) = (false, true);
     if !options.is_null() {
         // SAFETY: not null, and therefore room for a length by the caller's promise; the rest may
         // be missing.
@@ -261,8 +261,9 @@ unsafe fn opened(
         // SAFETY: the caller's promise.
         builder = unsafe { configured(builder, &options) }?;
         latency = options.flags & option::LATENCY != 0;
+        is_local = options.broker.is_null();
     }
-    reported(Live::open(interface, builder, latency))
+    reported(Live::open(interface, builder, latency, is_local))
 }
 
 /// The result; `None`, after its message is stored, if it is an error.

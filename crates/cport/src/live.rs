@@ -10,9 +10,9 @@ use std::time::{Duration, Instant};
 use weir_broker::protocol::Event;
 use weir_broker::{Builder, Frame, Port, PortCounters, PortError, Timeout};
 
-/// How long the port's own way of waiting, in which frames gather, has the lock: the longest
-/// pause of the ring's reader.
-const GATHER: Duration = Duration::from_micros(200);
+/// How long the port's own way of waiting, in which frames gather, has the lock: longer than the
+/// longest pause of the ring's reader, 200 µs, which it takes only if there is time for more.
+const GATHER: Duration = Duration::from_micros(250);
 /// How often a waiting call looks whether the interface and the right to it still exist.
 const CHECK: Duration = Duration::from_millis(500);
 
@@ -43,6 +43,11 @@ fn system(what: &'static str) -> impl Fn(rustix::io::Errno) -> Error {
 pub(crate) struct Live {
     interface: String,
     linktype: u32,
+    /// Whether frames do not gather.
+    latency: bool,
+    /// Whether the port is of this process's network namespace: through a broker that the caller
+    /// has named it may be of another one.
+    is_local: bool,
     /// A copy of the port's descriptor, to wait for without the lock.
     ring: OwnedFd,
     open: Mutex<Open>,
@@ -58,13 +63,20 @@ struct Open {
 }
 
 impl Live {
-    pub(crate) fn open(interface: &str, builder: Builder, latency: bool) -> Result<Live, Error> {
+    pub(crate) fn open(
+        interface: &str,
+        builder: Builder,
+        latency: bool,
+        is_local: bool,
+    ) -> Result<Live, Error> {
         let mut port = builder.open()?;
         port.set_latency_mode(latency);
         let ring = rustix::io::fcntl_dupfd_cloexec(port.as_fd(), 3);
         Ok(Live {
             interface: interface.to_owned(),
             linktype: port.linktype().0,
+            latency,
+            is_local,
             ring: ring.map_err(system("copy the descriptor"))?,
             open: Mutex::new(Open {
                 port,
@@ -99,7 +111,7 @@ impl Live {
                 return Ok(received);
             }
             if timeout == Some(Duration::ZERO) {
-                open.check_if_due(&self.interface)?;
+                self.check_if_due(&mut open)?;
                 // The next frame makes the descriptor readable; it is already if this is false.
                 open.port.arm();
                 return Ok(0);
@@ -124,11 +136,21 @@ impl Live {
         };
         loop {
             let mut open = self.lock();
-            if open.port.wait(Timeout::after(left(GATHER)))? || !open.port.arm() {
+            let gather = if self.latency {
+                Duration::ZERO
+            } else {
+                left(GATHER)
+            };
+            let began = Instant::now();
+            if open.port.wait(Timeout::after(gather))? || !open.port.arm() {
                 return Ok(true);
             }
-            open.check_if_due(&self.interface)?;
+            self.check_if_due(&mut open)?;
             drop(open);
+            if began.elapsed() < gather {
+                // A signal.
+                return Ok(false);
+            }
             let slice = left(CHECK);
             if slice.is_zero() {
                 return Ok(false);
@@ -153,15 +175,24 @@ impl Live {
 
     /// Sends frames; returns how many were sent, which are the first ones.
     pub(crate) fn send(&self, frames: &[&[u8]]) -> Result<usize, Error> {
-        Ok(self.lock().port.send_batch(frames)?)
+        let mut open = self.lock();
+        match open.port.send_batch(frames) {
+            Err(error) if error.is_queue_full() => Ok(0),
+            sent => open.noted(sent),
+        }
     }
 
     pub(crate) fn set_filter(&self, text: &str) -> Result<(), Error> {
-        Ok(self.lock().port.set_filter(text)?)
+        let mut open = self.lock();
+        let set = open.port.set_filter(text);
+        // A filter that is refused does not end the port.
+        Ok(set?)
     }
 
     pub(crate) fn counters(&self) -> Result<PortCounters, Error> {
-        Ok(self.lock().port.counters()?)
+        let mut open = self.lock();
+        let counters = open.port.counters();
+        open.noted(counters)
     }
 
     pub(crate) fn linktype(&self) -> u32 {
@@ -169,39 +200,58 @@ impl Live {
     }
 }
 
-impl Open {
+impl Live {
     /// An error if the port has ended; looked at now and then.
-    fn check_if_due(&mut self, interface: &str) -> Result<(), Error> {
-        if self.ended.is_none() && self.checked.elapsed() >= CHECK {
-            self.checked = Instant::now();
-            self.ended = self.end(interface)?;
+    fn check_if_due(&self, open: &mut Open) -> Result<(), Error> {
+        if open.ended.is_none() && open.checked.elapsed() >= CHECK {
+            open.checked = Instant::now();
+            open.ended = self.end(&mut open.port)?;
         }
-        match &self.ended {
+        match &open.ended {
             None => Ok(()),
             Some(why) => Err(Error::Ended {
-                interface: interface.to_owned(),
+                interface: self.interface.clone(),
                 why: why.clone(),
             }),
         }
     }
 
     /// Why no more frames arrive; `None` if they do.
-    fn end(&mut self, interface: &str) -> Result<Option<String>, PortError> {
+    fn end(&self, port: &mut Port) -> Result<Option<String>, PortError> {
         let gone = || "the interface is gone; open a port again when it is back".to_owned();
-        match self.port.events() {
+        let is_gone = || self.is_local && !is_interface(&self.interface);
+        match port.events() {
             Ok(events) => Ok(events.into_iter().find_map(|event| match event {
                 Event::Gone => Some(gone()),
                 Event::Revoked { reason } => Some(reason),
                 _ => None,
             })),
+            Err(_) if is_gone() => Ok(Some(gone())),
             // The port outlives this broker; another may take it over.
             Err(PortError::NoBroker { .. }) => Ok(None),
-            // A broker that was started since does not have the port.
-            Err(_) if !is_interface(interface) => Ok(Some(gone())),
+            // A broker that was started since does not grant the port.
+            Err(error @ PortError::Refused(_)) => Ok(Some(error.to_string())),
             Err(error) => Err(error),
         }
     }
 }
+
+impl Open {
+    /// The result; if it says that a broker does not grant the port any more, which is said once,
+    /// the port has ended for the thread that receives, too.
+    fn noted<T>(&mut self, result: Result<T, PortError>) -> Result<T, Error> {
+        if let Err(error @ PortError::Refused(_)) = &result {
+            self.ended.get_or_insert_with(|| error.to_string());
+        }
+        Ok(result?)
+    }
+}
+
+// C passes a port from thread to thread by its address.
+const _: fn() = || {
+    fn is_shared<T: Send + Sync>() {}
+    is_shared::<Live>();
+};
 
 fn deadline(timeout: Option<Duration>) -> Option<Instant> {
     timeout.and_then(|time| Instant::now().checked_add(time))
