@@ -20,8 +20,8 @@ use std::time::Duration;
 pub const RETRIES_MAX: u8 = 7;
 /// Servers of a group whose responses a client collects.
 pub const RESPONDERS_MAX: usize = 64;
-/// Responses that a client puts together at a time if it takes the first one of a
-/// group, each of at most 16 KiB: one whose packets stop coming does not keep
+/// Responses that a client puts together at a time if it takes one, the first of a
+/// group or its server's, each of at most 16 KiB: one whose packets stop coming does not keep
 /// those of other servers out.
 pub const PARTIALS_MAX: usize = 4;
 /// Servers whose link address and round-trip time a client remembers.
@@ -161,9 +161,10 @@ struct Call<L> {
     collect_until: Option<Duration>,
     /// By server and link address: packets of two stations make no response.
     partial: BTreeMap<(Entity, L), Partial>,
-    /// How often responses grew, and the count at the last time-out.
+    /// How often responses grew.
     growths: u64,
-    growths_before: u64,
+    /// The same at the two last time-outs, the older one first.
+    growths_before: [u64; 2],
     /// Servers whose response is complete, of a group that is collected.
     responded: Vec<Entity>,
 }
@@ -274,7 +275,7 @@ impl<L: Copy + Ord> Client<L> {
             collect_until: request.collect.map(|time| now + time),
             partial: BTreeMap::new(),
             growths: 0,
-            growths_before: 0,
+            growths_before: [0; 2],
             responded: Vec::new(),
             request,
         });
@@ -573,8 +574,10 @@ impl<L: Copy + Ord> Client<L> {
         call.retries += 1;
         call.deadline = now + rtt.timeout(call.retries);
         // A server keeps no response to an idempotent request: it executes it again.
-        // A response that did not grow since the last time-out stays away.
-        let before = std::mem::replace(&mut call.growths_before, call.growths);
+        // A response that did not grow during two time-outs stays away.
+        // Once for one time-out: a single packet may have been lost.
+        let [before, _] = call.growths_before;
+        call.growths_before = [call.growths_before[1], call.growths];
         let count = call.partial.len();
         call.partial.retain(|_, partial| {
             let is_idempotent = partial.head.flags.has(Flags::DATAGRAM);

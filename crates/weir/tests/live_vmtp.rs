@@ -217,7 +217,11 @@ fn what_cannot_be_is_refused() {
             1,
             "/nonexistent",
         ),
-        (&["read", "file", "--link", "eth0"], 1, "does not answer"),
+        (
+            &["read", "file", "--link", "eth0"],
+            1,
+            "no file server on eth0 answers",
+        ),
     ] {
         let ended = Running::start(&net.a, weir(["vmtp"]), words).end();
         assert_eq!(ended.code, Some(code), "{words:?}: {ended:?}");

@@ -5,10 +5,11 @@ use crate::error::CliError;
 use crate::http::output::Output;
 use crate::signals::ShutdownSignal;
 use std::path::PathBuf;
-use weir_vmtp::Entity;
+use weir_protocols::vmtp::CallError;
 use weir_vmtp::file::{self, NAME_LEN_MAX, Part, Read};
 use weir_vmtp::packet::code;
 use weir_vmtp::segment::SEGMENT_LEN_MAX;
+use weir_vmtp::{Entity, Failure};
 
 /// Read a file of a server
 ///
@@ -26,7 +27,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "NUMBER@ADDRESS")]
     server: Option<Entity>,
 
-    /// Write the file there instead of to standard output; it appears when it is whole
+    /// Write the file there instead of to standard output (-); it appears when it is whole
     #[arg(short, long, value_name = "PATH")]
     output: Option<PathBuf>,
 }
@@ -52,7 +53,13 @@ pub(super) fn run(args: &Args, stop: &ShutdownSignal) -> Result<(), CliError> {
             len: SEGMENT_LEN_MAX as u32,
         };
         let response = client.call(read.request(server), || stop.is_requested());
-        let response = response.map_err(|error| call_failure(error, stop))?;
+        let response = response.map_err(|error| match error {
+            // Not the group's name, which the user has not given.
+            CallError::Failed(Failure::NoAnswer(file::GROUP)) => {
+                CliError::run(format!("no file server on {} answers", args.link.link))
+            }
+            other => call_failure(other, stop),
+        })?;
         // From now on the server that has answered for its group.
         server = response.server;
         let part = Part::parse(response)
