@@ -553,13 +553,13 @@ fn port_bytes(port: Port) -> [u8; 6] {
 
 /// The connection port in a request, a port of the sender's own; `None` if it names another host,
 /// which has asked for nothing. Its net and host may be 0, if the sender does not know them.
-fn rfc_port(pup: &Pup) -> Option<Port> {
+pub(crate) fn rfc_port(pup: &Pup) -> Option<Port> {
     if pup.head.pup_type != kind::RFC {
         return None;
     }
     let [net, host, socket @ ..] = *pup.payload.first_chunk::<6>()?;
     let src = pup.head.src;
-    let is_own = [0, src.host].contains(&host) && (src.net == 0 || [0, src.net].contains(&net));
+    let is_own = [0, src.host].contains(&host) && [0, src.net].contains(&net);
     (is_own && src.host != 0).then(|| Port {
         net: if net == 0 { src.net } else { net },
         host: src.host,

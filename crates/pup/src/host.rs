@@ -1,6 +1,6 @@
 //! A host: sockets, connections, and the services that every host has.
 
-use crate::bsp::Connection;
+use crate::bsp::{Connection, rfc_port};
 use crate::datagram::{Port, Pup, error, kind, socket};
 use crate::gateway::{Gateway, Route};
 use crate::services::{self, Clock};
@@ -287,6 +287,10 @@ impl Host {
         let mut connections = self.connections.values_mut();
         if let Some(known) = connections.find(|one| one.is_request(pup)) {
             known.handle(now, pup);
+            return;
+        }
+        if rfc_port(pup).is_none() {
+            self.drops.malformed += 1;
             return;
         }
         if !self.has_room(pup.head.src) {

@@ -10,13 +10,15 @@ use weir_pup::services::Clock;
 
 /// How often a gateway checks its links, the time of day, and its routes.
 const POLL_INTERVAL: Duration = Duration::from_millis(100);
+/// How often a gateway looks whether the policy lets its Pups be sent.
+const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 /// Pups that one link receives before the others have their turn.
 const BATCH: usize = 64;
 
 /// What has become of the Pups that came to a gateway.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Passed {
-    /// Pups that went on to another link.
+    /// Pups that went on to another link, or were lost because its queue was full.
     pub forwarded: u64,
     /// Pups for the gateway itself.
     pub own: u64,
@@ -36,6 +38,7 @@ pub struct GatewayNode {
     passed: Passed,
     began: Instant,
     next_poll: Duration,
+    next_check: Duration,
     next_tell: Duration,
 }
 
@@ -55,6 +58,7 @@ impl GatewayNode {
             passed: Passed::default(),
             began: Instant::now(),
             next_poll: Duration::ZERO,
+            next_check: Duration::ZERO,
             next_tell: Duration::ZERO,
         }
     }
@@ -103,6 +107,12 @@ impl GatewayNode {
             host.set_clock(Clock { unix });
             host.set_routes(routes.clone());
         }
+        if now >= self.next_check {
+            self.next_check = now + CHECK_INTERVAL;
+            for link in &mut self.links {
+                link.check_refusals()?;
+            }
+        }
         if now >= self.next_tell {
             self.next_tell = now + TELL_INTERVAL;
             for host in &mut self.hosts {
@@ -114,24 +124,25 @@ impl GatewayNode {
 
     /// Waits until a link has Pups; which do.
     fn wait(&mut self, timeout: Duration) -> Vec<bool> {
-        let mut all_armed = true;
-        for link in &mut self.links {
-            all_armed &= link.arm();
-        }
-        let timeout = if all_armed { timeout } else { Duration::ZERO };
+        // A link that cannot be armed has Pups.
+        let mut ready: Vec<bool> = self.links.iter_mut().map(|link| !link.arm()).collect();
+        let timeout = match ready.contains(&true) {
+            true => Duration::ZERO,
+            false => timeout,
+        };
         let timeout = Timespec::try_from(timeout).expect("a short time");
         let mut fds: Vec<PollFd<'_>> = self
             .links
             .iter()
             .map(|link| PollFd::new(link, PollFlags::IN))
             .collect();
-        match poll(&mut fds, Some(&timeout)) {
-            Ok(_) if all_armed => fds.iter().map(|fd| !fd.revents().is_empty()).collect(),
-            // A link that was not armed has Pups; of the others none waits.
-            Ok(_) => vec![true; fds.len()],
-            // A signal: the caller looks for it.
-            Err(_) => vec![false; fds.len()],
+        // A signal ends it: the caller looks for that.
+        if poll(&mut fds, Some(&timeout)).is_ok() {
+            for (is_ready, fd) in ready.iter_mut().zip(&fds) {
+                *is_ready |= !fd.revents().is_empty();
+            }
         }
+        ready
     }
 
     fn receive(&mut self, number: usize) -> Result<(), LinkError> {

@@ -88,11 +88,19 @@ impl Link {
         own: Port,
     ) -> Result<Link, LinkError> {
         let Port { net, host, .. } = own;
-        // The destination net and host of a Pup; net 0 is the link's.
+        // The destination net and host of a Pup; net 0 is the link's. What was sent to another
+        // station, which a promiscuous interface receives, is for that one to forward.
         let filter = format!(
             "ether[23] = {host} or ether[23] = 0 or (ether[22] != {net} and ether[22] != 0)"
         );
-        Link::on_station(interface, broker, own, &filter)
+        let mut link = Link::on_station(interface, broker, own, &filter)?;
+        if let Kind::Ethernet { station, .. } = &mut link.kind {
+            let address = station.address();
+            station.set_filter(&format!(
+                "({filter}) and (ether dst {address} or ether broadcast)"
+            ))?;
+        }
+        Ok(link)
     }
 
     fn on_station(
@@ -219,14 +227,13 @@ impl Link {
             } => {
                 let port = peers.port();
                 let failed = |source| LinkError::Udp { port, source };
-                // Zero would wait without limit.
-                let timeout = timeout.max(Duration::from_millis(1));
-                if *set != Some(timeout) {
+                let waits = !timeout.is_zero();
+                if waits && *set != Some(timeout) {
                     socket.set_read_timeout(Some(timeout)).map_err(failed)?;
                     *set = Some(timeout);
                 }
                 for count in 0..BATCH {
-                    if count == 1 {
+                    if count == usize::from(waits) {
                         socket.set_nonblocking(true).map_err(failed)?;
                     }
                     // Errors tell of earlier datagrams that nobody received.

@@ -34,20 +34,19 @@ pub(crate) struct Served {
 }
 
 impl Served {
-    /// Whether the file has the length and the times that it had when it was opened.
+    /// Whether the file has the length and the time of its last change that it had when it was
+    /// opened. A file that has lost its name to another one is unchanged.
     pub(crate) fn is_unchanged(&self) -> bool {
         stamp(&self.file).is_ok_and(|now| now == self.stamp)
     }
 }
 
-/// What changes with a file's content: its length, and when content and inode were changed.
-type Stamp = (u64, [i64; 4]);
+/// What changes with a file's content: its length, and when it was written last.
+type Stamp = (u64, i64, i64);
 
 fn stamp(file: &File) -> io::Result<Stamp> {
     let facts = file.metadata()?;
-    let (mtime, ctime) = (facts.mtime(), facts.ctime());
-    let times = [mtime, facts.mtime_nsec(), ctime, facts.ctime_nsec()];
-    Ok((facts.len(), times))
+    Ok((facts.len(), facts.mtime(), facts.mtime_nsec()))
 }
 
 /// A file that is not whole yet: without a name, so that it ends with the process; on a file system
@@ -67,7 +66,6 @@ impl Upload {
         let folder = &self.folder.0;
         if !self.is_named {
             let open = format!("/proc/self/fd/{}", self.file.as_raw_fd());
-            self.is_named = true;
             // Only a name that is free: another upload may be at the same point.
             let mut count = 0;
             loop {
@@ -75,13 +73,11 @@ impl Upload {
                 let flags = AtFlags::SYMLINK_FOLLOW;
                 match rustix::fs::linkat(rustix::fs::CWD, &*open, folder, &*self.beside, flags) {
                     Err(Errno::EXIST) if count < PARTS_MAX => count += 1,
-                    Err(error) => {
-                        self.is_named = false;
-                        return Err(error.into());
-                    }
+                    Err(error) => return Err(error.into()),
                     Ok(()) => break,
                 }
             }
+            self.is_named = true;
         }
         Ok(rustix::fs::renameat(
             folder,
@@ -216,7 +212,10 @@ impl Folder {
         }
         let mode = Mode::from_raw_mode(0o644);
         let flags = OFlags::WRONLY | OFlags::TMPFILE | OFlags::CLOEXEC;
-        if let Ok(file) = rustix::fs::openat(&folder.0, ".", flags, mode) {
+        // Its name comes by /proc.
+        if Path::new("/proc/self/fd").exists()
+            && let Ok(file) = rustix::fs::openat(&folder.0, ".", flags, mode)
+        {
             return Ok(Upload {
                 file: File::from(file),
                 folder,

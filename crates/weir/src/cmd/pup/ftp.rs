@@ -63,7 +63,7 @@ pub(crate) struct GetArgs {
     #[command(flatten)]
     account: Account,
 
-    /// Write the file there instead of to standard output; it appears when it is whole
+    /// Write the file there instead of to standard output (-); it appears when it is whole
     #[arg(short, long, value_name = "PATH")]
     output: Option<PathBuf>,
 }

@@ -86,7 +86,11 @@ impl LinkArgs {
 
     /// A host on the link that asks `peer`.
     pub(super) fn client(&self, peer: Address) -> Result<Node, CliError> {
-        if self.own.is_some_and(|own| own.0.host == peer.0.host) {
+        let is_one_net = |own: Port| own.net == peer.0.net || own.net == 0 || peer.0.net == 0;
+        if self
+            .own
+            .is_some_and(|own| own.0.host == peer.0.host && is_one_net(own.0))
+        {
             return Err(CliError::refused(format!(
                 "{peer} has the number of this host itself: give --own another one"
             )));

@@ -149,7 +149,10 @@ impl Ftp {
                 let mut bytes = vec![0; CHUNK];
                 match served.file.read(&mut bytes) {
                     // The whole file and no other: the client was told its length.
-                    Ok(0) if *len != served.len || !served.is_unchanged() => {
+                    Ok(count)
+                        if *len + count as u64 > served.len
+                            || count == 0 && (*len < served.len || !served.is_unchanged()) =>
+                    {
                         self.state = State::Command;
                         self.refuse(no::DATA_ERROR, "the file has changed while it was read");
                     }
