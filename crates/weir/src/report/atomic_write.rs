@@ -45,31 +45,35 @@ fn rename_new(path: &Path, content: &str) -> io::Result<()> {
 }
 
 /// Refuses a folder in which another user can put links where this process writes: one of another
-/// user's or that others may write to, or one below such a folder.
+/// user's or that others may write to, or one below such a folder. Under sudo(8) its user's are own,
+/// too; a group of the owner's number is the owner's alone.
 ///
 /// # Errors
 /// Why the folder is refused.
 pub(crate) fn check_owner(folder: &Path) -> Result<(), String> {
-    let (own, group) = (
-        rustix::process::geteuid().as_raw(),
-        rustix::process::getegid().as_raw(),
-    );
+    let own = rustix::process::geteuid().as_raw();
+    let sudo_user = std::env::var("SUDO_UID").ok();
+    let sudo_user = sudo_user
+        .filter(|_| own == 0)
+        .and_then(|uid| uid.parse().ok());
+    let owners = [0, own, sudo_user.unwrap_or(own)];
     let cannot = |error: io::Error| format!("cannot use {}: {error}", folder.display());
     let path = fs::canonicalize(folder).map_err(cannot)?;
-    for path in path.ancestors() {
+    for (above, path) in path.ancestors().enumerate() {
         let facts = fs::metadata(path).map_err(cannot)?;
         let (path, folder, mode) = (path.display(), folder.display(), facts.mode());
-        if ![0, own].contains(&facts.uid()) {
+        if !owners.contains(&facts.uid()) {
             return Err(format!(
                 "{path} belongs to another user (uid {}), who could have other files written \
                  instead of those in {folder}: give a folder of your own",
                 facts.uid()
             ));
         }
-        let by_others =
-            mode & 0o002 != 0 || mode & 0o020 != 0 && ![0, group].contains(&facts.gid());
-        // In a sticky folder, as /tmp, each user's entries are safe from others.
-        if by_others && mode & 0o1000 == 0 {
+        let is_owners = [0, facts.uid()].contains(&facts.gid());
+        let by_others = mode & 0o002 != 0 || mode & 0o020 != 0 && !is_owners;
+        // In a sticky folder above, as /tmp, the next one is safe from others.
+        let is_sticky = above > 0 && mode & 0o1000 != 0;
+        if by_others && !is_sticky {
             return Err(format!(
                 "other users may write to {path}, and could have other files written instead of \
                  those in {folder}: give a folder of your own"
@@ -189,6 +193,7 @@ mod tests {
         }
         set(0o1777);
         check_owner(&inner).unwrap();
+        assert!(check_owner(&folder).is_err());
         if rustix::process::geteuid().is_root() {
             set(0o755);
             std::os::unix::fs::chown(&folder, Some(65_534), None).unwrap();

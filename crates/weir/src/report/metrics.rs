@@ -112,7 +112,12 @@ impl Metrics {
         let shown = Arc::clone(&parts);
         let serve = move || {
             let clients = Arc::new(());
-            for client in listener.incoming().flatten() {
+            for client in listener.incoming() {
+                let Ok(client) = client else {
+                    // Out of descriptors, for example.
+                    std::thread::sleep(Duration::from_millis(100));
+                    continue;
+                };
                 // Each client that is served holds one; what is beyond the limit is closed.
                 let served = Arc::clone(&clients);
                 if Arc::strong_count(&served) > CLIENTS_MAX + 1 {
@@ -215,6 +220,14 @@ mod tests {
         out.one("a", "gauge", "A.", 5);
         server.show(out);
         let at = server.address;
+        let idle: Vec<TcpStream> = (0..=CLIENTS_MAX)
+            .map(|_| TcpStream::connect(at).unwrap())
+            .collect();
+        // The last one is closed at once.
+        let mut last = &idle[CLIENTS_MAX];
+        last.set_read_timeout(Some(20 * CLIENT_MAX)).unwrap();
+        assert_eq!(last.read(&mut [0]).unwrap_or(0), 0);
+        drop(idle);
         let _idle: Vec<TcpStream> = (0..20).map(|_| TcpStream::connect(at).unwrap()).collect();
         let began = Instant::now();
         let mut client = TcpStream::connect(at).unwrap();

@@ -180,7 +180,9 @@ fn escaped(text: &str) -> String {
             '&' => out += "&amp;",
             // Of several spaces XML keeps one.
             ' ' => out += "&#160;",
-            letter if letter.is_control() => out.push('�'),
+            letter if letter.is_control() || matches!(letter, '\u{fffe}' | '\u{ffff}') => {
+                out.push('�')
+            }
             letter => out.push(letter),
         }
     }

@@ -30,14 +30,17 @@ pub(super) struct Library {
 const BESIDE: [&str; 3] = [".", "deps", "../lib/weir"];
 
 /// Whether a file begins as a shared library does: 64-bit ELF in this machine's byte order, version 1,
-/// of type `ET_DYN` (elf(5)).
+/// of type `ET_DYN`, for the processor of this program (elf(5)).
 fn is_shared_library(mut file: File) -> bool {
-    let mut header = [0; 18];
+    let mut header = [0; 20];
+    let mut own = header;
+    let itself = File::open("/proc/self/exe").and_then(|mut file| file.read_exact(&mut own));
     let order = if cfg!(target_endian = "little") { 1 } else { 2 };
     file.metadata().is_ok_and(|facts| facts.is_file())
         && file.read_exact(&mut header).is_ok()
         && header[..7] == *[b"\x7fELF", &[2, order, 1][..]].concat()
-        && header[16..] == 3_u16.to_ne_bytes()
+        && header[16..18] == 3_u16.to_ne_bytes()
+        && (itself.is_err() || header[18..] == own[18..])
 }
 
 /// Finds the library: `given`, or one beside the binary.

@@ -180,11 +180,15 @@ pub(crate) fn run(args: &Args) -> Result<(), CliError> {
     }
     let against = args.against.as_deref().map(Earlier::read).transpose()?;
     plot::prepare(Some(&args.out))?;
-    plot::prepare(Some(&args.out.join(RUNS)))?;
-    atomic_write::check_owner(&args.out.join(RUNS)).map_err(CliError::refused)?;
-    let _lock = lock(&args.out)?;
     let chosen = |part: &&'static Part| args.parts.is_empty() || args.parts.contains(part);
     let todo: Vec<&'static Part> = PARTS.iter().filter(chosen).collect();
+    let drawn = todo.iter().filter(|part| part.draws).map(|part| part.name);
+    for name in drawn.chain([RUNS, "."]) {
+        let folder = args.out.join(name);
+        plot::prepare(Some(&folder))?;
+        atomic_write::check_owner(&folder).map_err(CliError::refused)?;
+    }
+    let _lock = lock(&args.out)?;
     let began = Instant::now();
     let mut failed = Vec::new();
     for (index, part) in todo.iter().enumerate() {

@@ -28,8 +28,8 @@ pub(super) struct Making {
 }
 
 impl Making {
-    /// Begins a capture of the frames that are kept now; `None` after a failure, which who
-    /// waits gets.
+    /// Begins a capture of the frames that are kept now; `None` after a failure, which the
+    /// waiting client gets.
     pub(super) fn begin(session: &Session, waiting: Waiting) -> Option<Making> {
         match Writer::new(Vec::new()) {
             Ok(file) => Some(Making {
