@@ -167,17 +167,25 @@ impl<L: Copy + Ord> Table<L> {
         }
     }
 
+    /// Each transaction changes an address's bytes: only the order that has changed is made anew.
     fn change_share(&mut self, link: L, change: impl FnOnce(&mut Share)) {
         let share = self.shares.entry(link).or_default();
-        self.by_records.remove(&(share.records, link));
-        self.by_bytes.remove(&(share.bytes, link));
+        let old = *share;
         change(share);
-        if share.records == 0 {
-            self.shares.remove(&link);
-            return;
+        let new = *share;
+        if old.records != new.records {
+            self.by_records.remove(&(old.records, link));
+            self.by_records.insert((new.records, link));
         }
-        self.by_records.insert((share.records, link));
-        self.by_bytes.insert((share.bytes, link));
+        if old.bytes != new.bytes {
+            self.by_bytes.remove(&(old.bytes, link));
+            self.by_bytes.insert((new.bytes, link));
+        }
+        if new.records == 0 {
+            self.shares.remove(&link);
+            self.by_records.remove(&(0, link));
+            self.by_bytes.remove(&(new.bytes, link));
+        }
     }
 
     pub(super) fn set_deadline(&mut self, number: u64, deadline: Option<Duration>) {
