@@ -20,11 +20,11 @@ use std::time::{Duration, Instant};
 
 /// Run every experiment, and write one HTML page with plots and JSON
 ///
-/// Each part is a command of its own that is run three times; what is computed, once. What each run prints is kept in the
-/// folder `runs`, and is not measured again: what was stopped goes on where it was. PART.json has the
-/// median of each figure, and the range in which a further run's lies with 95 %, at least 5 % to
-/// either side. Some thirteen minutes; as root, since most parts make network namespaces. Other work
-/// on the machine shows.
+/// Each part is a command of its own that is run three times, all parts in turn; what is computed,
+/// once. What each run prints is kept in the folder `runs`, and is not measured again: what was
+/// stopped goes on where it was. PART.json has the median of each figure, and the range in which a
+/// further run's lies with 95 %, at least 5 % to either side. Some thirteen minutes; as root, since
+/// most parts make network namespaces. Other work on the machine shows.
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {
     /// The folder, which is made if it is not there
@@ -190,15 +190,17 @@ pub(crate) fn run(args: &Args) -> Result<(), CliError> {
     }
     let _lock = lock(&args.out)?;
     let began = Instant::now();
-    let mut failed = Vec::new();
-    for (index, part) in todo.iter().enumerate() {
-        let step = format!("weir: {} of {}: {}", index + 1, todo.len(), part.name);
-        let beside = args.beside.as_deref().filter(|_| part.name == BESIDE);
-        let (runs, failure) = runs_of(part, args, beside, &step, &stop)?;
-        if let Some(why) = failure {
-            say(&format!("weir: {}: {why}", part.name));
-            failed.push((part.name, why));
-        }
+    if args.again {
+        forget(&todo, &args.out)?;
+    } else if args.beside.is_some() {
+        let other = todo.iter().filter(|part| part.name == BESIDE);
+        forget(&other.copied().collect::<Vec<_>>(), &args.out)?;
+    }
+    let failed = measure_missing(&todo, args, &stop)?;
+    for part in &todo {
+        let runs: Vec<Value> = (1..=count(part, args))
+            .filter_map(|number| stored(&run_path(&args.out, part, number)).ok()?)
+            .collect();
         if !runs.is_empty() {
             store(&args.out, &part_name(part), &merge::merged(&runs))?;
         }
@@ -238,39 +240,57 @@ pub(crate) fn run(args: &Args) -> Result<(), CliError> {
     }
 }
 
-/// What the runs of a part have printed, now or earlier, and why the next one has failed.
-fn runs_of(
-    part: &Part,
-    args: &Args,
-    beside: Option<&Path>,
-    step: &str,
-    stop: &ShutdownSignal,
-) -> Result<(Vec<Value>, Option<String>), CliError> {
-    let mut runs = Vec::new();
-    let count = if part.is_computed { 1 } else { args.runs };
-    if args.again || beside.is_some() {
-        // All of them: if this ends early, what goes on later shall not take them for its own.
+/// How often a part is run.
+fn count(part: &Part, args: &Args) -> u8 {
+    if part.is_computed { 1 } else { args.runs }
+}
+
+/// Removes all runs of these parts: if this ends early, what goes on later shall not take them for
+/// its own.
+fn forget(parts: &[&Part], folder: &Path) -> Result<(), CliError> {
+    for part in parts {
         for number in 1..=merge::RUNS_MAX as u8 {
-            remove(&args.out.join(RUNS).join(run_name(part, number)))?;
+            remove(&run_path(folder, part, number))?;
         }
     }
-    for number in 1..=count {
-        let folder = args.out.join(RUNS);
-        let name = run_name(part, number);
-        if let Ok(Some(run)) = stored(&folder.join(&name)) {
-            runs.push(run);
-            continue;
-        }
-        say(&format!("{step}, run {number} of {count}"));
-        match measure(part, &args.out, beside, stop)? {
-            Ok(json) => {
-                store(&folder, &name, &json)?;
-                runs.push(json);
+    Ok(())
+}
+
+/// Makes the runs that are not there, and returns which parts have failed, and why. All parts are run
+/// once, then all again: so a part's runs are minutes apart, and its ranges have what the machine
+/// changes in that time.
+fn measure_missing(
+    todo: &[&'static Part],
+    args: &Args,
+    stop: &ShutdownSignal,
+) -> Result<Vec<(&'static str, String)>, CliError> {
+    let mut failed: Vec<(&'static str, String)> = Vec::new();
+    for number in 1..=args.runs {
+        for (index, part) in todo.iter().enumerate() {
+            let path = run_path(&args.out, part, number);
+            let has_failed = failed.iter().any(|(name, _)| *name == part.name);
+            let is_there = matches!(stored(&path), Ok(Some(_)));
+            if number > count(part, args) || has_failed || is_there {
+                continue;
             }
-            Err(why) => return Ok((runs, Some(why))),
+            say(&format!(
+                "weir: run {number} of {}, {} of {}: {}",
+                args.runs,
+                index + 1,
+                todo.len(),
+                part.name
+            ));
+            let beside = args.beside.as_deref().filter(|_| part.name == BESIDE);
+            match measure(part, &args.out, beside, stop)? {
+                Ok(json) => store(&args.out.join(RUNS), &run_name(part, number), &json)?,
+                Err(why) => {
+                    say(&format!("weir: {}: {why}", part.name));
+                    failed.push((part.name, why));
+                }
+            }
         }
     }
-    Ok((runs, None))
+    Ok(failed)
 }
 
 /// Locks the folder until the file is closed.
@@ -312,6 +332,10 @@ fn part_name(part: &Part) -> String {
 /// The file of one of its runs.
 fn run_name(part: &Part, number: u8) -> String {
     format!("{}-{number}.json", part.name)
+}
+
+fn run_path(folder: &Path, part: &Part, number: u8) -> PathBuf {
+    folder.join(RUNS).join(run_name(part, number))
 }
 
 fn store(folder: &Path, name: &str, json: &Value) -> Result<(), CliError> {
