@@ -198,9 +198,7 @@ impl Live {
     pub(crate) fn linktype(&self) -> u32 {
         self.linktype
     }
-}
 
-impl Live {
     /// An error if the port has ended; looked at now and then.
     fn check_if_due(&self, open: &mut Open) -> Result<(), Error> {
         if open.ended.is_none() && open.checked.elapsed() >= CHECK {

@@ -4,7 +4,7 @@
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
 use std::os::fd::{AsFd, OwnedFd};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{ChildStdin, ChildStdout, Stdio};
 use std::sync::mpsc::channel;
 use std::thread::{self, JoinHandle};
@@ -15,6 +15,7 @@ use weir_broker::policy::{Accounts, Policy};
 use weir_broker::protocol::Listener;
 use weir_broker::runtime_dir::RuntimeDir;
 use weir_broker::{Port, Timeout};
+use weir_lab::c;
 use weir_lab::command::Command;
 use weir_lab::net::{Pair, Process, Signal, unprivileged};
 use weir_lab::testenv;
@@ -25,19 +26,6 @@ const SEND: u32 = 2;
 const LATENCY: u32 = 4;
 /// Five seconds, as an argument: longer than anything takes that arrives.
 const LONG_US: u32 = 5_000_000;
-
-fn root() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
-}
-
-/// The folder of Cargo's build results: the test's or its parent.
-fn libraries() -> PathBuf {
-    let test = std::env::current_exe().unwrap();
-    let mut folders = test.ancestors().skip(1).take(2);
-    let found = folders.find(|folder| folder.join("libweirport.a").exists());
-    let found = found.unwrap_or_else(|| panic!("libweirport.a is not beside {}", test.display()));
-    found.to_owned()
-}
 
 /// A temporary folder, removed on drop.
 struct Folder(PathBuf);
@@ -57,33 +45,10 @@ impl Drop for Folder {
     }
 }
 
-/// A compiled program; `None` (after `skip`) without a compiler.
-fn compiled(folder: &Folder, source: &str, libraries: &[&str]) -> Option<PathBuf> {
-    let source = root().join(source);
-    let program = folder.0.join(source.file_stem().unwrap());
-    let mut cc = testenv::program("cc")?;
-    cc.args([
-        "-std=c11",
-        "-Wall",
-        "-Wextra",
-        "-Wpedantic",
-        "-Werror",
-        "-I",
-    ])
-    .arg(root().join("include"))
-    .arg(source)
-    .args(libraries)
-    .args(["-lpthread", "-ldl", "-lm", "-lgcc_s", "-o"])
-    .arg(&program);
-    let output = cc.output().unwrap();
-    assert!(output.status.success(), "{output:?}");
-    Some(program)
-}
-
-/// A compiled program with the static library.
-fn compiled_static(folder: &Folder, source: &str) -> Option<PathBuf> {
-    let library = libraries().join("libweirport.a");
-    compiled(folder, source, &[library.to_str().unwrap()])
+/// A compiled program with the static library; `None` (after `skip`) without a compiler.
+fn compiled(folder: &Folder, source: &str) -> Option<PathBuf> {
+    let library = c::folder_of("libweirport.a").join("libweirport.a");
+    c::compiled(&folder.0, source, &[library.to_str().unwrap()])
 }
 
 /// `calls.c`, which makes a call for each line.
@@ -172,7 +137,7 @@ fn caller(folder: &Folder) -> Option<(Pair, Caller)> {
     if !testenv::root() {
         return None;
     }
-    let program = compiled_static(folder, "crates/cport/tests/calls.c")?;
+    let program = compiled(folder, "crates/cport/tests/calls.c")?;
     let net = Pair::new().unwrap();
     let caller = Caller::start(&net, Command::built(program));
     Some((net, caller))
@@ -430,7 +395,7 @@ fn a_user_has_the_ports_that_the_broker_grants() {
         return;
     }
     let folder = Folder::new("user");
-    let Some(program) = compiled_static(&folder, "crates/cport/tests/calls.c") else {
+    let Some(program) = compiled(&folder, "crates/cport/tests/calls.c") else {
         return;
     };
     let net = Pair::new().unwrap();
@@ -464,7 +429,7 @@ fn the_example_prints_frames_and_ends_by_a_signal() {
         return;
     }
     let folder = Folder::new("example");
-    let Some(program) = compiled_static(&folder, "examples/port_count.c") else {
+    let Some(program) = compiled(&folder, "examples/port_count.c") else {
         return;
     };
     let net = Pair::new().unwrap();
@@ -513,11 +478,11 @@ fn the_example_prints_frames_and_ends_by_a_signal() {
 #[test]
 fn a_program_links_with_both_libraries() {
     let folder = Folder::new("both");
-    let libraries = libraries();
+    let libraries = c::folder_of("libweirport.so");
     let place = libraries.to_str().unwrap();
     let found = format!("-Wl,-rpath,{place}");
     let options = ["-L", place, "-lweirport", "-lweirtap", &found];
-    let Some(program) = compiled(&folder, "crates/cport/tests/both.c", &options) else {
+    let Some(program) = c::compiled(&folder.0, "crates/cport/tests/both.c", &options) else {
         return;
     };
     let output = Command::built(&program).output().unwrap();
@@ -533,31 +498,9 @@ fn a_program_links_with_both_libraries() {
 /// The header declares exactly the library's functions, all with its prefix.
 #[test]
 fn the_header_and_the_library_name_the_same_functions() {
-    let header = fs::read_to_string(root().join("include/weir_port.h")).unwrap();
-    let source = include_str!("../src/lib.rs");
-    let name = |text: &str| {
-        let end = text.find(|c: char| !c.is_alphanumeric() && c != '_');
-        text[..end.unwrap_or(text.len())].to_owned()
-    };
-    let mut here: Vec<String> = source.split("extern \"C\" fn ").skip(1).map(name).collect();
-    // A declaration starts a line and has a parenthesis behind the name.
-    let declared = header.lines().filter(|line| {
-        let starts = |word: &&str| line.starts_with(word);
-        ["int ", "void ", "struct weir", "const char"]
-            .iter()
-            .any(starts)
-            && line.contains('(')
-    });
-    let mut there: Vec<String> = declared
-        .map(|line| line.split('(').next().unwrap())
-        .map(|line| name(line.rsplit([' ', '*']).next().unwrap()))
-        .collect();
-    here.sort();
-    there.sort();
-    assert_eq!(here, there);
-    assert!(here.len() > 9, "{here:?}");
-    assert!(
-        here.iter().all(|name| name.starts_with("weir_port_")),
-        "{here:?}"
-    );
+    let defined = c::defined(include_str!("../src/lib.rs"));
+    assert_eq!(defined, c::declared("weir_port.h"));
+    assert!(defined.len() > 9, "{defined:?}");
+    let has_prefix = |name: &String| name.starts_with("weir_port_");
+    assert!(defined.iter().all(has_prefix), "{defined:?}");
 }

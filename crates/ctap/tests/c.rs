@@ -4,23 +4,11 @@ use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::Duration;
+use weir_lab::c;
 use weir_lab::command::Command;
 use weir_lab::net::{Host, Linear, Offloads, Process, Signal};
 use weir_lab::testenv;
 use weir_lab::wait::Limited;
-
-fn root() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
-}
-
-/// The folder of Cargo's build results: the test's or its parent.
-fn library() -> PathBuf {
-    let test = std::env::current_exe().unwrap();
-    let folders = test.ancestors().skip(1).take(2);
-    let mut places = folders.map(|folder| folder.join("libweirtap.a"));
-    let found = places.find(|path| path.exists());
-    found.unwrap_or_else(|| panic!("libweirtap.a is not beside {}", test.display()))
-}
 
 /// A temporary folder, removed on drop.
 struct Folder(PathBuf);
@@ -42,24 +30,12 @@ impl Drop for Folder {
 
 /// The compiled example; `None` (after `skip`) without a compiler.
 fn compiled(folder: &Folder) -> Option<PathBuf> {
-    let program = folder.0.join("tap_forward");
-    let mut cc = testenv::program("cc")?;
-    cc.args([
-        "-std=c11",
-        "-Wall",
-        "-Wextra",
-        "-Wpedantic",
-        "-Werror",
-        "-I",
-    ])
-    .arg(root().join("include"))
-    .arg(root().join("examples/tap_forward.c"))
-    .arg(library())
-    .args(["-lpthread", "-ldl", "-lm", "-lgcc_s", "-o"])
-    .arg(&program);
-    let output = cc.output().unwrap();
-    assert!(output.status.success(), "{output:?}");
-    Some(program)
+    let library = c::folder_of("libweirtap.a").join("libweirtap.a");
+    c::compiled(
+        &folder.0,
+        "examples/tap_forward.c",
+        &[library.to_str().unwrap()],
+    )
 }
 
 /// Starts the example and waits for its `ready`.
@@ -137,27 +113,7 @@ fn what_fails_says_why() {
 /// The header declares exactly the library's functions.
 #[test]
 fn the_header_and_the_library_name_the_same_functions() {
-    let header = std::fs::read_to_string(root().join("include/weir_tap.h")).unwrap();
-    let source = include_str!("../src/lib.rs");
-    let name = |text: &str| {
-        let end = text.find(|c: char| !c.is_alphanumeric() && c != '_');
-        text[..end.unwrap_or(text.len())].to_owned()
-    };
-    let mut here: Vec<String> = source.split("extern \"C\" fn ").skip(1).map(name).collect();
-    // A declaration starts a line and has a parenthesis behind the name.
-    let declared = header.lines().filter(|line| {
-        let starts = |word: &&str| line.starts_with(word);
-        ["int ", "void ", "struct weir", "const char", "uint8_t "]
-            .iter()
-            .any(starts)
-            && line.contains('(')
-    });
-    let mut there: Vec<String> = declared
-        .map(|line| line.split('(').next().unwrap())
-        .map(|line| name(line.rsplit([' ', '*']).next().unwrap()))
-        .collect();
-    here.sort();
-    there.sort();
-    assert_eq!(here, there);
-    assert!(here.len() > 15, "{here:?}");
+    let defined = c::defined(include_str!("../src/lib.rs"));
+    assert_eq!(defined, c::declared("weir_tap.h"));
+    assert!(defined.len() > 15, "{defined:?}");
 }

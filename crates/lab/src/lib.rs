@@ -11,6 +11,7 @@
 //! | [`rfc2544`] | the tests of RFC 2544 for bridges and routers |
 //! | [`results`] | results of benches: required and measured values |
 //! | [`command`] | programs that a test starts, with time limits |
+//! | `c` | programs in C with the libraries of the checkout (feature `oracles`) |
 //! | [`testenv`] | what a test needs from its machine; skips the test otherwise |
 //! | [`wait`] | waits with time limits |
 //! | [`seeds`] | the random runs of a test |
@@ -49,6 +50,8 @@
 //! lab`.
 
 pub mod affinity;
+#[cfg(feature = "oracles")]
+pub mod c;
 #[cfg(feature = "oracles")]
 pub mod captures;
 #[cfg(feature = "oracles")]
