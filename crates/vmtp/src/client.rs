@@ -20,9 +20,8 @@ use std::time::Duration;
 pub const RETRIES_MAX: u8 = 7;
 /// Servers of a group whose responses a client collects.
 pub const RESPONDERS_MAX: usize = 64;
-/// Responses that a client puts together at a time if it takes one, the first of a
-/// group or its server's, each of at most 16 KiB: one whose packets stop coming does not keep
-/// those of other servers out.
+/// Responses of at most 16 KiB each that a client puts together at a time, where one
+/// is enough: a response whose packets stop does not keep the others out.
 pub const PARTIALS_MAX: usize = 4;
 /// Servers whose link address and round-trip time a client remembers.
 pub const SERVERS_MAX: usize = 64;
@@ -574,8 +573,8 @@ impl<L: Copy + Ord> Client<L> {
         call.retries += 1;
         call.deadline = now + rtt.timeout(call.retries);
         // A server keeps no response to an idempotent request: it executes it again.
-        // A response that did not grow during two time-outs stays away.
-        // Once for one time-out: a single packet may have been lost.
+        // A response that has not grown in two time-outs is given up; in one, a
+        // single packet may have been lost.
         let [before, _] = call.growths_before;
         call.growths_before = [call.growths_before[1], call.growths];
         let count = call.partial.len();
@@ -583,7 +582,7 @@ impl<L: Copy + Ord> Client<L> {
             let is_idempotent = partial.head.flags.has(Flags::DATAGRAM);
             !is_idempotent && partial.grown > before
         });
-        // Whoever began a response may be no member of the group.
+        // The sender of a part may be no member of the group.
         let is_doubtful = server.is_group() && !collects;
         if call.partial.is_empty() || call.partial.len() < count || is_doubtful {
             // The first packet alone asks the server what it has.
@@ -624,18 +623,13 @@ impl<L: Copy + Ord> Client<L> {
 fn notification(client: Entity, head: &Repr, code: u32, received: u32) -> Repr {
     Repr {
         client,
-        multicast: false,
-        acknowledge: false,
-        retransmit_count: 0,
-        response: false,
         transaction: head.transaction,
-        delivery: 0,
         server: head.server,
         flags: Flags::PUBLIC.with(Flags::CO_RESIDENT).with(Flags::DATAGRAM),
         code: manager::NOTIFY_SERVER,
         co_resident: head.server,
         user_data: [code, 0, 0],
         message_delivery: received,
-        segment_size: 0,
+        ..Repr::default()
     }
 }

@@ -14,7 +14,7 @@ use std::str::FromStr;
 /// The address is that of the entity's host, or a group's host group address
 /// (RFC 1112). VMTP directly on Ethernet sends nothing to it; it only makes
 /// identifiers unique.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Debug)]
 pub struct Entity(pub u64);
 
 /// The flag GRP: the entity is a group.

@@ -58,9 +58,8 @@
 //!   client that is quiet for 3 s or shares the link address that has most
 //!   clients ([`server::Limits`]). Otherwise the server answers BUSY rather than
 //!   forget a client too early.
-//! - Whoever sends from another link address cannot take a client's responses,
-//!   move its transaction, or displace it while the sender's address has more
-//!   clients.
+//! - A sender at another link address cannot take a client's responses, move its
+//!   transaction, or displace it while the sender's address has more clients.
 
 pub mod client;
 mod drops;

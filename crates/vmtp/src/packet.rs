@@ -211,8 +211,8 @@ impl<'a> Packet<'a> {
     }
 }
 
-/// Value of a packet's header.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+/// Value of a packet's header; by default all zeros.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Repr {
     /// The client of the transaction.
     pub client: Entity,

@@ -134,8 +134,8 @@ pub struct Server<L> {
 }
 
 impl<L: Copy + Ord> Server<L> {
-    /// A server. `seed` is the key of the numbers of its probes: whoever does not
-    /// know it cannot answer a probe that another station gets.
+    /// A server. `seed` is the key of the numbers of its probes: without it a probe
+    /// to another station cannot be answered.
     pub fn new(entity: Entity, seed: u64) -> Server<L> {
         Server::with_limits(entity, seed, Limits::default())
     }

@@ -6,7 +6,7 @@
 use proptest::prelude::*;
 use std::collections::HashMap;
 use std::time::Duration;
-use weir_vmtp::packet::{Flags, Packet, Repr, code, manager};
+use weir_vmtp::packet::{Packet, Repr, code, manager};
 use weir_vmtp::segment::SEGMENT_LEN_MAX;
 use weir_vmtp::server::Limits;
 use weir_vmtp::{Client, Destination, Entity, Event, Failure, Reply, Request, Response, Server};
@@ -19,19 +19,13 @@ const FORGER: u32 = 2;
 fn packet(client: Entity, transaction: u32, size: u32, delivery: u32) -> Repr {
     Repr {
         client,
-        multicast: false,
-        acknowledge: false,
-        retransmit_count: 0,
-        response: false,
         transaction,
         delivery,
         server: SERVER,
-        flags: Flags::default(),
         code: 5,
-        co_resident: Entity::NONE,
         user_data: [SEGMENT_LEN_MAX as u32, 0, 0],
-        message_delivery: 0,
         segment_size: size,
+        ..Repr::default()
     }
 }
 

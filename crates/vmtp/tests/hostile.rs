@@ -14,19 +14,12 @@ const SERVER: Entity = Entity(0x0000_0002_0a00_0002);
 fn request(client: u64, transaction: u32, size: u32, delivery: u32) -> Vec<u8> {
     let repr = Repr {
         client: Entity(client),
-        multicast: false,
-        acknowledge: false,
-        retransmit_count: 0,
-        response: false,
         transaction,
         delivery,
         server: SERVER,
-        flags: Flags::default(),
         code: 5,
-        co_resident: Entity::NONE,
-        user_data: [0; 3],
-        message_delivery: 0,
         segment_size: size,
+        ..Repr::default()
     };
     let mut bytes = Vec::new();
     repr.emit(&vec![0; size as usize], &mut bytes);

@@ -58,19 +58,12 @@ impl<L: Copy + Ord> Server<L> {
         let (to, client) = (record.link, record.client);
         let probe = Repr {
             client: self.entity,
-            multicast: false,
-            acknowledge: false,
-            retransmit_count: 0,
-            response: false,
             transaction: nonce,
-            delivery: 0,
             server: client,
             flags: Flags::PUBLIC.with(Flags::CO_RESIDENT),
             code: manager::PROBE,
             co_resident: client,
-            user_data: [0; 3],
-            message_delivery: 0,
-            segment_size: 0,
+            ..Repr::default()
         };
         self.answer(to, probe);
     }
@@ -125,19 +118,9 @@ impl<L: Copy + Ord> Server<L> {
     fn ask_for_request(&mut self, to: L, client: Entity, server: Entity, transaction: u32) {
         let request = Repr {
             client,
-            multicast: false,
-            acknowledge: false,
-            retransmit_count: 0,
-            response: false,
             transaction,
-            delivery: 0,
             server,
-            flags: Flags::default(),
-            code: 0,
-            co_resident: Entity::NONE,
-            user_data: [0; 3],
-            message_delivery: 0,
-            segment_size: 0,
+            ..Repr::default()
         };
         self.notify(to, &request, code::RETRY_ALL, 0);
     }
