@@ -179,8 +179,8 @@ impl Connection {
         asked == Some((pup.head.dst.socket, pup.head.src)) && self.id == pup.head.identifier
     }
 
-    /// Whether the peer has sent anything on this connection since its request: whoever forges a
-    /// request does not.
+    /// Whether the peer has sent anything on this connection since its request; the sender of a
+    /// forged request does not.
     pub fn is_proven(&self) -> bool {
         self.is_proven
     }

@@ -52,7 +52,7 @@ pub struct Host {
     answers: VecDeque<Pup>,
     names: Vec<(String, Port)>,
     routes: Vec<Route>,
-    /// What gateways have told of other nets.
+    /// Routes to other nets, as gateways have advertised them.
     gateways: Gateway,
     clock: Option<Clock>,
     next_socket: u32,
@@ -134,7 +134,7 @@ impl Host {
         self.clock = Some(clock);
     }
 
-    /// Sets the routes that the host tells; [`Gateway::routes`] are few enough.
+    /// Sets the routes that the host advertises.
     pub fn set_routes(&mut self, routes: Vec<Route>) {
         self.routes = routes;
     }
@@ -150,13 +150,12 @@ impl Host {
         self.send(Pup::new(kind::GATEWAY_REQUEST, 0, all, own, &[]));
     }
 
-    /// Tells all hosts of the link the host's routes, as a gateway does.
-    pub fn tell_routes(&mut self) {
-        let all = self.port(socket::GATEWAY);
-        let all = Port { host: 0, ..all };
+    /// Advertises the host's routes to all hosts of the link, as a gateway does.
+    pub fn advertise_routes(&mut self) {
         let own = self.port(socket::GATEWAY);
-        let asked = Pup::new(kind::GATEWAY_REQUEST, 0, own, all, &[]);
-        self.send(services::gateway_information(&asked, &self.routes));
+        let all = Port { host: 0, ..own };
+        let routes = services::gateway_information(&self.routes);
+        self.send(Pup::new(kind::GATEWAY_INFORMATION, 0, all, own, &routes));
     }
 
     /// Whether the host knows the way to a net: its own, or that of a gateway.
@@ -176,7 +175,7 @@ impl Host {
         hop.filter(|_| dst.net != 0).map_or(dst.host, |hop| hop.1)
     }
 
-    /// Takes the routes that a gateway has told.
+    /// Takes the routes that a gateway advertises.
     fn learn(&mut self, now: Duration, pup: &Pup) {
         let Port { net, host, .. } = pup.head.src;
         if self.gateways.links()[0].net == 0 && net != 0 {
@@ -325,7 +324,7 @@ impl Host {
         let idle = self.connections.iter().filter(|(_, one)| {
             (one.is_dallying() || !one.is_proven()) && (!is_peer_full || is_peers(one))
         });
-        // Those that have ended first, then the oldest.
+        // Ended connections first, then the oldest.
         let oldest = idle.min_by_key(|(_, one)| (!one.is_dallying(), one.heard_at()));
         let oldest = oldest.map(|(number, _)| *number);
         oldest.is_some_and(|number| self.connections.remove(&number).is_some())
@@ -340,7 +339,8 @@ impl Host {
             }
             socket::MISCELLANEOUS => services::answer(&pup, &self.names, self.clock.as_ref()),
             socket::GATEWAY if pup.head.pup_type == kind::GATEWAY_REQUEST => {
-                Some(services::gateway_information(&pup, &self.routes))
+                let routes = services::gateway_information(&self.routes);
+                Some(pup.reply(kind::GATEWAY_INFORMATION, &routes))
             }
             _ => None,
         };

@@ -117,11 +117,10 @@ pub(crate) fn answer(pup: &Pup, names: &[(String, Port)], clock: Option<&Clock>)
     }
 }
 
-/// Gateway information.
-pub(crate) fn gateway_information(pup: &Pup, routes: &[Route]) -> Pup {
+/// The payload of gateway information: the routes that fit into a Pup.
+pub(crate) fn gateway_information(routes: &[Route]) -> Vec<u8> {
     let room = PAYLOAD_LEN_MAX / 4;
-    let bytes: Vec<u8> = routes.iter().take(room).flat_map(Route::bytes).collect();
-    pup.reply(kind::GATEWAY_INFORMATION, &bytes)
+    routes.iter().take(room).flat_map(Route::bytes).collect()
 }
 
 #[cfg(test)]

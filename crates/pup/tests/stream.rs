@@ -211,6 +211,34 @@ fn an_abort_tells_why() {
     );
 }
 
+/// A peer that acknowledges for ever, and never replies to the end.
+#[test]
+fn an_end_without_a_reply_ends_the_connection() {
+    use weir_pup::bsp::Connection;
+    use weir_pup::datagram::{Pup, kind};
+    let port = |host, socket| Port {
+        net: 1,
+        host,
+        socket,
+    };
+    let (own, peer) = (port(2, 77), port(3, 9));
+    let request = [&[1, 3][..], &peer.socket.to_be_bytes()].concat();
+    let request = Pup::new(kind::RFC, 500, port(2, 3), peer, &request);
+    let mut now = Duration::ZERO;
+    let mut connection = Connection::accept(now, own, &request).unwrap();
+    connection.close();
+    while connection.ended().is_none() {
+        while connection.poll_transmit(now).is_some() {}
+        let acknowledgment = [2, 20, 0, 10, 0xff, 0xff];
+        let acknowledgment = Pup::new(kind::ACK, 500, own, peer, &acknowledgment);
+        connection.handle(now, &acknowledgment);
+        now = connection.next_timeout().unwrap();
+        connection.handle_timeout(now);
+        assert!(now < Duration::from_secs(120), "it waits for ever");
+    }
+    assert_eq!(connection.ended(), Some(Ended::Closed));
+}
+
 #[test]
 fn nobody_is_told_apart_from_nothing() {
     let mut sim = Sim::new(7, CALM);

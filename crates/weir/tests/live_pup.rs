@@ -240,6 +240,34 @@ fn a_gateway_joins_two_nets() {
     server.stop();
 }
 
+/// A client gives a server up that sends another length than it states, or comments without end.
+#[test]
+fn a_server_that_lies_is_given_up() {
+    let Some(net) = net() else { return };
+    if !testenv::programs(&["python3"]) {
+        return;
+    }
+    let folder = Folder::new("pup-lies");
+    let path = folder.path("");
+    folder.write("file", &bytes(2000));
+    let out = folder.path("out");
+    for (lie, said) in [
+        ("more", "states 1999 bytes and sends 2000"),
+        ("less", "states 2001 bytes and sends 2000"),
+        ("comments", "does not speak FTP as weir does"),
+    ] {
+        let link = PORT.trim_start_matches("port:");
+        let words = ["serve", link, "1#2#", "0", &path, lie];
+        let server = python(&net.b, &words).until("ready");
+        let got = client(&net.a, PORT, &["get", "1#2#file", "-o", &out]);
+        assert_eq!(got.code, Some(1), "{lie}: {got:?}");
+        assert!(got.stderr.contains(said), "{lie}: {got:?}");
+        assert!(!std::path::Path::new(&out).exists(), "{lie}");
+        server.signal(Signal::KILL);
+        server.end();
+    }
+}
+
 #[test]
 fn what_cannot_be_is_refused() {
     let Some(net) = net() else { return };

@@ -1,12 +1,12 @@
 //! A gateway between links.
 
 use super::link::{Link, LinkError};
+use super::node::clock;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 use weir_pup::Host;
 use weir_pup::datagram::{Port, Pup, kind, socket};
 use weir_pup::gateway::{Forward, Gateway, Route, TELL_INTERVAL};
-use weir_pup::services::Clock;
 
 /// How often a gateway checks its links, the time of day, and its routes.
 const POLL_INTERVAL: Duration = Duration::from_millis(100);
@@ -39,7 +39,7 @@ pub struct GatewayNode {
     began: Instant,
     next_poll: Duration,
     next_check: Duration,
-    next_tell: Duration,
+    next_advertisement: Duration,
 }
 
 impl GatewayNode {
@@ -59,7 +59,7 @@ impl GatewayNode {
             began: Instant::now(),
             next_poll: Duration::ZERO,
             next_check: Duration::ZERO,
-            next_tell: Duration::ZERO,
+            next_advertisement: Duration::ZERO,
         }
     }
 
@@ -68,7 +68,7 @@ impl GatewayNode {
         self.passed
     }
 
-    /// The routes that the gateway tells now.
+    /// The routes that the gateway advertises now.
     pub fn routes(&self) -> Vec<Route> {
         self.gateway.routes(self.began.elapsed())
     }
@@ -78,7 +78,7 @@ impl GatewayNode {
     /// # Errors
     /// If a link fails.
     pub fn turn(&mut self, timeout: Duration) -> Result<(), LinkError> {
-        self.poll()?;
+        self.do_due()?;
         let ready = self.wait(timeout.min(POLL_INTERVAL));
         for (number, is_ready) in ready.into_iter().enumerate() {
             if is_ready {
@@ -93,18 +93,16 @@ impl GatewayNode {
     }
 
     /// Does what is due by the clock.
-    fn poll(&mut self) -> Result<(), LinkError> {
+    fn do_due(&mut self) -> Result<(), LinkError> {
         let now = self.began.elapsed();
         if now < self.next_poll {
             return Ok(());
         }
         self.next_poll = now + POLL_INTERVAL;
-        let unix = SystemTime::now().duration_since(UNIX_EPOCH);
-        let unix = unix.map_or(0, |time| time.as_secs());
         let routes = self.gateway.routes(now);
         for (host, link) in self.hosts.iter_mut().zip(&mut self.links) {
             link.check()?;
-            host.set_clock(Clock { unix });
+            host.set_clock(clock());
             host.set_routes(routes.clone());
         }
         if now >= self.next_check {
@@ -113,10 +111,10 @@ impl GatewayNode {
                 link.check_refusals()?;
             }
         }
-        if now >= self.next_tell {
-            self.next_tell = now + TELL_INTERVAL;
+        if now >= self.next_advertisement {
+            self.next_advertisement = now + TELL_INTERVAL;
             for host in &mut self.hosts {
-                host.tell_routes();
+                host.advertise_routes();
             }
         }
         self.send_own()

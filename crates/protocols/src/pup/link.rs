@@ -272,21 +272,31 @@ impl Link {
         }
     }
 
-    /// Fails if the policy has refused Pups that were sent, or the network the last one.
+    /// Fails if the policy has refused Pups that were sent.
     ///
     /// # Errors
     /// If so.
     pub fn check_refusals(&mut self) -> Result<(), LinkError> {
         match &mut self.kind {
             Kind::Ethernet { station, .. } => Ok(station.check_refusals()?),
-            Kind::Udp { peers, unsent, .. } => match unsent.take() {
-                Some(source) => Err(LinkError::Unsent {
-                    peers: *peers,
-                    source,
-                }),
-                None => Ok(()),
-            },
+            Kind::Udp { .. } => Ok(()),
         }
+    }
+
+    /// Fails if what was sent cannot arrive: as [`check_refusals`](Link::check_refusals), or the
+    /// network has not taken the last Pup over UDP. For clients: a server waits until it does.
+    ///
+    /// # Errors
+    /// If so.
+    pub fn check_sent(&mut self) -> Result<(), LinkError> {
+        self.check_refusals()?;
+        if let Kind::Udp { peers, unsent, .. } = &mut self.kind
+            && let Some(source) = unsent.take()
+        {
+            let peers = *peers;
+            return Err(LinkError::Unsent { peers, source });
+        }
+        Ok(())
     }
 }
 

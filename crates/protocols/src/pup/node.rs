@@ -9,6 +9,13 @@ use weir_pup::services::Clock;
 /// How often a node checks its link, and the time of day.
 const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
+/// The time of day, now.
+pub(super) fn clock() -> Clock {
+    let unix = SystemTime::now().duration_since(UNIX_EPOCH);
+    let unix = unix.map_or(0, |time| time.as_secs());
+    Clock { unix }
+}
+
 /// A host and its link, driven by one thread.
 #[derive(Debug)]
 pub struct Node {
@@ -50,9 +57,7 @@ impl Node {
         if Instant::now() >= self.next_poll {
             self.next_poll = Instant::now() + POLL_INTERVAL;
             self.link.check()?;
-            let unix = SystemTime::now().duration_since(UNIX_EPOCH);
-            let unix = unix.map_or(0, |time| time.as_secs());
-            self.host.set_clock(Clock { unix });
+            self.host.set_clock(clock());
         }
         self.send()?;
         let now = self.began.elapsed();

@@ -54,7 +54,7 @@ impl<'a> Stream<'a> {
         };
         let opened = stream.until(|connection| connection.is_open().then_some(()));
         if matches!(opened, Err(StreamError::Ended(Ended::NoAnswer))) {
-            stream.node.link().check_refusals()?;
+            stream.node.link().check_sent()?;
         }
         opened.map(|()| stream)
     }

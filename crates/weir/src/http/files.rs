@@ -29,7 +29,8 @@ pub(crate) struct Served {
     pub(crate) len: u64,
     /// Seconds since 1970.
     pub(crate) modified: i64,
-    stamp: Stamp,
+    /// And nanoseconds.
+    modified_ns: i64,
     pub(crate) kind: &'static str,
 }
 
@@ -37,16 +38,10 @@ impl Served {
     /// Whether the file has the length and the time of its last change that it had when it was
     /// opened. A file that has lost its name to another one is unchanged.
     pub(crate) fn is_unchanged(&self) -> bool {
-        stamp(&self.file).is_ok_and(|now| now == self.stamp)
+        let then = (self.len, self.modified, self.modified_ns);
+        let now = self.file.metadata();
+        now.is_ok_and(|now| (now.len(), now.mtime(), now.mtime_nsec()) == then)
     }
-}
-
-/// What changes with a file's content: its length, and when it was written last.
-type Stamp = (u64, i64, i64);
-
-fn stamp(file: &File) -> io::Result<Stamp> {
-    let facts = file.metadata()?;
-    Ok((facts.len(), facts.mtime(), facts.mtime_nsec()))
 }
 
 /// A file that is not whole yet: without a name, so that it ends with the process; on a file system
@@ -54,9 +49,8 @@ fn stamp(file: &File) -> io::Result<Stamp> {
 pub(crate) struct Upload {
     pub(crate) file: File,
     folder: Folder,
-    /// Whether it has the name `beside`.
-    is_named: bool,
-    beside: String,
+    /// Its name, if it has one.
+    beside: Option<String>,
     name: String,
 }
 
@@ -64,35 +58,33 @@ impl Upload {
     /// The file is whole: it gets its name.
     pub(crate) fn finish(mut self) -> io::Result<()> {
         let folder = &self.folder.0;
-        if !self.is_named {
+        if self.beside.is_none() {
             let open = format!("/proc/self/fd/{}", self.file.as_raw_fd());
             // Only a name that is free: another upload may be at the same point.
             let mut count = 0;
             loop {
-                self.beside = beside(&self.name, count);
+                let beside = beside(&self.name, count);
                 let flags = AtFlags::SYMLINK_FOLLOW;
-                match rustix::fs::linkat(rustix::fs::CWD, &*open, folder, &*self.beside, flags) {
+                match rustix::fs::linkat(rustix::fs::CWD, &*open, folder, &*beside, flags) {
                     Err(Errno::EXIST) if count < PARTS_MAX => count += 1,
-                    Err(error) => return Err(error.into()),
-                    Ok(()) => break,
+                    linked => {
+                        linked?;
+                        self.beside = Some(beside);
+                        break;
+                    }
                 }
             }
-            self.is_named = true;
         }
-        Ok(rustix::fs::renameat(
-            folder,
-            &*self.beside,
-            folder,
-            &*self.name,
-        )?)
+        let beside = self.beside.as_deref().expect("it has a name now");
+        Ok(rustix::fs::renameat(folder, beside, folder, &*self.name)?)
     }
 }
 
 impl Drop for Upload {
     fn drop(&mut self) {
         // Renamed if it became whole.
-        if self.is_named {
-            let _ = rustix::fs::unlinkat(&self.folder.0, &*self.beside, AtFlags::empty());
+        if let Some(beside) = &self.beside {
+            let _ = rustix::fs::unlinkat(&self.folder.0, &**beside, AtFlags::empty());
         }
     }
 }
@@ -219,8 +211,7 @@ impl Folder {
             return Ok(Upload {
                 file: File::from(file),
                 folder,
-                is_named: false,
-                beside: String::new(),
+                beside: None,
                 name: name.to_owned(),
             });
         }
@@ -236,8 +227,7 @@ impl Folder {
                     return Ok(Upload {
                         file,
                         folder,
-                        is_named: true,
-                        beside,
+                        beside: Some(beside),
                         name,
                     });
                 }
@@ -268,13 +258,11 @@ impl Folder {
         if !kind.is_file() {
             return Ok(Resource::Nothing(403));
         }
-        let file = File::from(file);
-        let stamp = stamp(&file).map_err(|_| Errno::IO)?;
         Ok(Resource::File(Served {
-            file,
+            file: File::from(file),
             len: u64::try_from(facts.st_size).unwrap_or(0),
             modified: facts.st_mtime,
-            stamp,
+            modified_ns: facts.st_mtime_nsec as i64,
             kind: media_type(path),
         }))
     }

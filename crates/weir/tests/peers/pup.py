@@ -8,7 +8,10 @@ Usage:
     pup.py echo LINK OWN HOST                 one echo
     pup.py get LINK OWN HOST NAME LOSS PATH   retrieves NAME into PATH
     pup.py put LINK OWN HOST NAME LOSS PATH   stores PATH as NAME
-    pup.py serve LINK OWN LOSS FOLDER         echo, and FTP for one client a time
+    pup.py serve LINK OWN LOSS FOLDER [LIE]   echo, and FTP for one client a time
+
+LIE is what the server does wrong: `more` or `less` than the length that it states,
+or `comments` without end.
 
 LINK is an interface, or udp:ADDR:PORT. OWN and HOST are NET#HOST#, in octal.
 """
@@ -220,8 +223,9 @@ class Stream:
                 return
 
 
-def properties(name):
-    return f"((Server-Filename {name})(Type Binary)(Byte-Size 8))".encode()
+def properties(name, size=None):
+    size = "" if size is None else f"(Size {size})"
+    return f"((Server-Filename {name})(Type Binary)(Byte-Size 8){size})".encode()
 
 
 def address(text):
@@ -280,7 +284,7 @@ def put(link, own, host, name, loss, path):
     stream.close()
 
 
-def serve(link, own, loss, folder):
+def serve(link, own, loss, folder, lie=None):
     wire = Wire(link, own, int(loss))
     print("ready", file=sys.stderr, flush=True)
     stream, asked = None, None
@@ -305,10 +309,10 @@ def serve(link, own, loss, folder):
                 again = wire.receive(0.3)
             if again:
                 stream.handle(again)
-            session(stream, folder)
+            session(stream, folder, lie)
 
 
-def session(stream, folder):
+def session(stream, folder, lie):
     while True:
         number, argument = stream.read_command()
         if number is None:
@@ -319,7 +323,12 @@ def session(stream, folder):
         name = argument.decode().split("(Server-Filename ")[1].split(")")[0]
         path = os.path.join(folder, os.path.basename(name))
         if number == RETRIEVE and os.path.exists(path):
-            stream.command(LIST, properties(name))
+            if lie == "comments":
+                while not stream.over:
+                    stream.command(COMMENT, b"wait")
+                return
+            size = os.path.getsize(path) + {"more": -1, "less": 1}.get(lie, 0)
+            stream.command(LIST, properties(name, size))
             if stream.read_command()[0] != YES:
                 stream.mark(EOC)
                 continue

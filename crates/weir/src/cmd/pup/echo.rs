@@ -26,7 +26,8 @@ pub(crate) struct Args {
 
     /// Bytes in a Pup
     #[arg(short, long, value_name = "BYTES", default_value_t = 64,
-          value_parser = clap::value_parser!(u16).range(0..=PAYLOAD_LEN_MAX as i64), allow_negative_numbers = true)]
+          value_parser = clap::value_parser!(u16).range(0..=PAYLOAD_LEN_MAX as i64),
+          allow_negative_numbers = true)]
     size: u16,
 
     /// Print JSON
@@ -89,7 +90,7 @@ pub(super) fn run(args: &Args, stop: &ShutdownSignal) -> Result<(), CliError> {
             }
             node.turn(Duration::from_millis(100)).map_err(failure)?;
             if times.is_empty() {
-                node.link().check_refusals().map_err(failure)?;
+                node.link().check_sent().map_err(failure)?;
             }
         }
         // A lost Pup is counted as such; a host that answers none of the first is given up.

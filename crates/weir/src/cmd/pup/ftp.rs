@@ -100,9 +100,9 @@ enum FtpError {
     Cli(CliError),
     /// The server refused.
     Refused(u8, String),
-    /// The server sends another number of bytes than it told.
+    /// The server sends another number of bytes than it stated.
     Length {
-        told: u64,
+        stated: u64,
         sent: u64,
     },
     /// The server sent what makes no sense.
@@ -135,8 +135,8 @@ impl FtpError {
                 let text = harmless_line(&text);
                 CliError::run(format!("{server}{path}: {text} (code {code})"))
             }
-            FtpError::Length { told, sent } => CliError::run(format!(
-                "{server}{path}: the server told {told} bytes and sends {sent}"
+            FtpError::Length { stated, sent } => CliError::run(format!(
+                "{server}{path}: the server states {stated} bytes and sends {sent}"
             )),
             FtpError::Protocol => CliError::run(format!(
                 "{server}: the server does not speak FTP as weir does"
@@ -307,7 +307,7 @@ pub(super) fn get(args: &GetArgs, stop: &ShutdownSignal) -> Result<(), CliError>
         let mut session = Session::open(&mut node, args.place.server, &asked)?;
         let list = named(&args.place.path, &args.account).text();
         session.stream.command(mark::RETRIEVE, list.as_bytes())?;
-        let told = match session.command()? {
+        let stated = match session.command()? {
             (mark::HERE_IS_PROPERTY_LIST, text) => {
                 let list = PropertyList::parse(&String::from_utf8_lossy(&text));
                 list.as_ref().and_then(size)
@@ -329,8 +329,8 @@ pub(super) fn get(args: &GetArgs, stop: &ShutdownSignal) -> Result<(), CliError>
             match session.stream.piece(&mut session.reader)? {
                 Piece::Bytes(bytes) => {
                     len += bytes.len() as u64;
-                    if let Some(told) = told.filter(|told| len > *told) {
-                        return Err(FtpError::Length { told, sent: len });
+                    if let Some(stated) = stated.filter(|stated| len > *stated) {
+                        return Err(FtpError::Length { stated, sent: len });
                     }
                     output.write(&bytes)?;
                 }
@@ -339,9 +339,9 @@ pub(super) fn get(args: &GetArgs, stop: &ShutdownSignal) -> Result<(), CliError>
             }
         }
         match session.command()? {
-            (mark::YES, _) if told.is_some_and(|told| told != len) => {
-                let told = told.unwrap_or_default();
-                return Err(FtpError::Length { told, sent: len });
+            (mark::YES, _) if stated.is_some_and(|stated| stated != len) => {
+                let stated = stated.unwrap_or_default();
+                return Err(FtpError::Length { stated, sent: len });
             }
             (mark::YES, _) => output.finish()?,
             other => return Err(refusal(&other)),

@@ -100,7 +100,7 @@ impl LinkArgs {
             node.find_route(peer.0.net, ROUTE_TIMEOUT)
                 .map_err(failure)?;
             // The question may show that nothing can be sent at all.
-            node.link().check_refusals().map_err(failure)?;
+            node.link().check_sent().map_err(failure)?;
         }
         Ok(node)
     }
