@@ -494,6 +494,12 @@ fn what_cannot_work_is_refused_at_once() {
         (&[][..], &["no-such-program-of-weir"][..], 2, "no program"),
         (&["--shards", "2"], &["true"], 2, "one stack"),
         (&["--stack", "fast"], &["true"], 2, "'fast'"),
+        (
+            &["--gateway", "198.51.100.1"],
+            &["true"],
+            2,
+            "not in a network of this host",
+        ),
         (&[], &["/etc/hostname"], 2, "neither an ELF program"),
     ] {
         let ended = exec(&kernel, options, program).end();

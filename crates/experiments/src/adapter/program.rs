@@ -43,7 +43,7 @@ const TRIPS_TIME_MAX: Duration = Duration::from_millis(300);
 const WINDOW_MESSAGES: usize = 32;
 const WINDOW_BYTES: usize = 32 << 10;
 /// Length of the answer to [`TELL`], in bytes.
-const TOLD_LEN: usize = 1 + size_of::<u64>();
+const TELL_ANSWER_LEN: usize = 1 + size_of::<u64>();
 /// Bytes that one call reads at most.
 const BUFFER: usize = 64 << 10;
 
@@ -141,7 +141,7 @@ fn serve_datagrams(socket: &UdpSocket, buffer: &mut [u8]) -> io::Result<()> {
             ECHO => drop(socket.send(&buffer[..len])?),
             COUNT => count += 1,
             TELL => {
-                let mut answer = [*first; TOLD_LEN];
+                let mut answer = [*first; TELL_ANSWER_LEN];
                 answer[1..].copy_from_slice(&(count + 1).to_be_bytes());
                 socket.send(&answer)?;
                 count = 0;
@@ -227,11 +227,11 @@ struct Datagrams {
 impl Datagrams {
     /// Asks by a message, and waits for the answer; `None` if it does not come in time. Answers to
     /// earlier questions, which came too late, are passed over.
-    fn ask(&mut self, what: u8, message: &mut [u8]) -> io::Result<Option<[u8; TOLD_LEN]>> {
+    fn ask(&mut self, what: u8, message: &mut [u8]) -> io::Result<Option<[u8; TELL_ANSWER_LEN]>> {
         self.number = self.number.wrapping_add(1);
         message[0] = self.number << ASKED_BITS | what;
         self.socket.send(message)?;
-        let mut answer = [0; TOLD_LEN];
+        let mut answer = [0; TELL_ANSWER_LEN];
         loop {
             match self.socket.recv(&mut answer) {
                 Ok(_) if answer[0] == message[0] => return Ok(Some(answer)),
@@ -309,7 +309,7 @@ fn udp_rate(settings: &Settings, datagrams: &mut Datagrams, bytes: usize) -> io:
     let window = (WINDOW_BYTES / bytes).clamp(1, WINDOW_MESSAGES);
     let mut message = vec![COUNT; bytes];
     let (mut sent, mut received, mut missing) = (0, 0, 0);
-    // What was not told before is of other messages.
+    // The count of messages that were sent before.
     while datagrams.ask(TELL, &mut message)?.is_none() {
         check_missing(&mut missing)?;
     }
@@ -379,9 +379,9 @@ mod tests {
             let (_, client) = server.recv_from(&mut buffer).unwrap();
             let first = buffer[0];
             let _ = server.recv_from(&mut buffer).unwrap();
-            let told = |first: u8, count: u8| [first, 0, 0, 0, 0, 0, 0, 0, count];
-            server.send_to(&told(first, 1), client).unwrap();
-            server.send_to(&told(buffer[0], 2), client).unwrap();
+            let answer = |first: u8, count: u8| [first, 0, 0, 0, 0, 0, 0, 0, count];
+            server.send_to(&answer(first, 1), client).unwrap();
+            server.send_to(&answer(buffer[0], 2), client).unwrap();
         });
         let socket = UdpSocket::bind("127.19.96.8:0").unwrap();
         socket.connect(at).unwrap();
@@ -389,7 +389,7 @@ mod tests {
         let mut datagrams = Datagrams { socket, number: 63 };
         assert_eq!(datagrams.ask(TELL, &mut [0]).unwrap(), None);
         let answer = datagrams.ask(TELL, &mut [0]).unwrap().unwrap();
-        assert_eq!(answer[TOLD_LEN - 1], 2);
+        assert_eq!(answer[TELL_ANSWER_LEN - 1], 2);
         late.join().unwrap();
     }
 

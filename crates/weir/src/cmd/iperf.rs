@@ -81,7 +81,8 @@ pub(crate) struct Args {
 
     /// Bytes of a write, or of a datagram; by default 131072, or 1448 over UDP
     #[arg(short, long, value_name = "BYTES", requires = "server",
-          value_parser = clap::value_parser!(u32).range(16..=1_048_576), allow_negative_numbers = true)]
+          value_parser = clap::value_parser!(u32).range(16..=1_048_576),
+          allow_negative_numbers = true)]
     length: Option<u32>,
 
     /// Bits per second of each stream, such as 100M for 100,000,000, 0 for no limit; by default no

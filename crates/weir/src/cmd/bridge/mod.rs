@@ -71,7 +71,9 @@ pub(crate) struct Args {
 
     /// Longest time that a frame may wait for a weir that does not respond, in
     /// milliseconds, before the bypass takes over
-    #[arg(long, value_name = "N", default_value_t = weir_tap::HANG_MAX_DEFAULT.as_millis() as u64, value_parser = clap::value_parser!(u64).range(1..=60_000), allow_negative_numbers = true)]
+    #[arg(long, value_name = "N", default_value_t = weir_tap::HANG_MAX_DEFAULT.as_millis() as u64,
+          value_parser = clap::value_parser!(u64).range(1..=60_000),
+          allow_negative_numbers = true)]
     hang_ms: u64,
 
     /// Restart after a death, or after a hang of one second
@@ -122,7 +124,9 @@ pub(crate) struct Args {
 
     /// How long to poll for frames before sleeping, in microseconds; a long
     /// time occupies a core and lowers the latency
-    #[arg(long, value_name = "N", default_value_t = 50, value_parser = clap::value_parser!(u64).range(0..=1_000_000_000), allow_negative_numbers = true)]
+    #[arg(long, value_name = "N", default_value_t = 50,
+          value_parser = clap::value_parser!(u64).range(0..=1_000_000_000),
+          allow_negative_numbers = true)]
     spin_us: u64,
 
     /// In copy mode, send many frames at once without a socket buffer for each:
@@ -132,7 +136,8 @@ pub(crate) struct Args {
     tx_burst: TxBurstMode,
 
     /// Let weir's system calls poll the devices, for this many microseconds
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(0..=1_000_000_000), allow_negative_numbers = true)]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(0..=1_000_000_000),
+          allow_negative_numbers = true)]
     busy_poll_us: Option<u64>,
 
     /// Make a system call before and after each frame, to measure its cost

@@ -38,7 +38,8 @@ use weir_stack::iface::Mode;
 pub(crate) struct Args {
     /// Round trips of a round
     #[arg(long, value_name = "N", default_value_t = 5000,
-          value_parser = clap::value_parser!(u32).range(10..=10_000_000), allow_negative_numbers = true)]
+          value_parser = clap::value_parser!(u32).range(10..=10_000_000),
+          allow_negative_numbers = true)]
     trips: u32,
 
     /// Megabytes that a throughput is measured by

@@ -37,7 +37,8 @@ pub(crate) struct Args {
 
     /// How often each part is run; with one there are no ranges
     #[arg(long, value_name = "N", default_value_t = 3,
-          value_parser = clap::value_parser!(u8).range(1..=merge::RUNS_MAX as i64), allow_negative_numbers = true)]
+          value_parser = clap::value_parser!(u8).range(1..=merge::RUNS_MAX as i64),
+          allow_negative_numbers = true)]
     runs: u8,
 
     /// Say which figures lie outside of the ranges of an earlier run, whose folder this is
@@ -190,11 +191,9 @@ pub(crate) fn run(args: &Args) -> Result<(), CliError> {
     }
     let _lock = lock(&args.out)?;
     let began = Instant::now();
-    if args.again {
-        forget(&todo, &args.out)?;
-    } else if args.beside.is_some() {
-        let other = todo.iter().filter(|part| part.name == BESIDE);
-        forget(&other.copied().collect::<Vec<_>>(), &args.out)?;
+    let is_new = |part: &&&Part| args.again || args.beside.is_some() && part.name == BESIDE;
+    for part in todo.iter().filter(is_new) {
+        forget(part, &args.out)?;
     }
     let failed = measure_missing(&todo, args, &stop)?;
     for part in &todo {
@@ -245,20 +244,13 @@ fn count(part: &Part, args: &Args) -> u8 {
     if part.is_computed { 1 } else { args.runs }
 }
 
-/// Removes all runs of these parts: if this ends early, what goes on later shall not take them for
-/// its own.
-fn forget(parts: &[&Part], folder: &Path) -> Result<(), CliError> {
-    for part in parts {
-        for number in 1..=merge::RUNS_MAX as u8 {
-            remove(&run_path(folder, part, number))?;
-        }
-    }
-    Ok(())
+/// Removes all runs of a part: if this ends early, what goes on later shall not take them for its own.
+fn forget(part: &Part, folder: &Path) -> Result<(), CliError> {
+    (1..=merge::RUNS_MAX as u8).try_for_each(|number| remove(&run_path(folder, part, number)))
 }
 
-/// Makes the runs that are not there, and returns which parts have failed, and why. All parts are run
-/// once, then all again: so a part's runs are minutes apart, and its ranges have what the machine
-/// changes in that time.
+/// Makes the runs that are not there; returns which parts have failed, and why. All parts are run once,
+/// then all again: a part's runs are minutes apart, and its ranges show how the machine changes.
 fn measure_missing(
     todo: &[&'static Part],
     args: &Args,

@@ -16,7 +16,8 @@ use weir_experiments::protocols::{
 pub(crate) struct Args {
     /// How long each measurement takes, in milliseconds
     #[arg(long, value_name = "MS", default_value_t = 500,
-          value_parser = clap::value_parser!(u64).range(10..=60_000), allow_negative_numbers = true)]
+          value_parser = clap::value_parser!(u64).range(10..=60_000),
+          allow_negative_numbers = true)]
     each: u64,
 
     /// How often each is made; the best counts

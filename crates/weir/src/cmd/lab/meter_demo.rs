@@ -28,7 +28,8 @@ not hold; 2 if an option is wrong; 129, 130 or 143 after SIGHUP, SIGINT or SIGTE
 pub(crate) struct Args {
     /// Datagrams that each subscriber sends in each of the four parts
     #[arg(short = 'n', long, value_name = "N", default_value_t = 500,
-          value_parser = clap::value_parser!(u32).range(1..=100_000), allow_negative_numbers = true)]
+          value_parser = clap::value_parser!(u32).range(1..=100_000),
+          allow_negative_numbers = true)]
     datagrams: u32,
 
     /// Print one line of JSON

@@ -73,10 +73,14 @@ pub(crate) struct Args {
     #[arg(long, value_name = "PERCENT", default_value = "2", value_parser = percent)]
     resolution: f64,
     /// Number of trials at a rate before it counts as lossy (RFC 2544: 1)
-    #[arg(long, value_name = "N", default_value = "3", value_parser = clap::value_parser!(u32).range(1..=100), allow_negative_numbers = true)]
+    #[arg(long, value_name = "N", default_value = "3",
+          value_parser = clap::value_parser!(u32).range(1..=100),
+          allow_negative_numbers = true)]
     attempts: u32,
     /// Number of rounds, whose median is reported
-    #[arg(long, value_name = "N", default_value = "1", value_parser = clap::value_parser!(u32).range(1..=1000), allow_negative_numbers = true)]
+    #[arg(long, value_name = "N", default_value = "1",
+          value_parser = clap::value_parser!(u32).range(1..=1000),
+          allow_negative_numbers = true)]
     repeat: u32,
     /// Load for the latency measurement, in per cent of the throughput
     #[arg(long, value_name = "PERCENT", default_value = "50", value_parser = percent)]
@@ -90,7 +94,9 @@ pub(crate) struct Args {
     /// Send to this many addresses, in pseudorandom order, each in a network of
     /// its own that the router has a route to in the kernel's table; several
     /// numbers are measured side by side
-    #[arg(long, value_name = "N", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..=i64::from(DESTINATIONS_MAX)), allow_negative_numbers = true)]
+    #[arg(long, value_name = "N", value_delimiter = ',',
+          value_parser = clap::value_parser!(u32).range(1..=i64::from(DESTINATIONS_MAX)),
+          allow_negative_numbers = true)]
     destinations: Vec<u32>,
     /// The hook that receives frames; it affects every result
     #[arg(long, value_enum, default_value = "xdp")]

@@ -116,7 +116,9 @@ pub(crate) struct LiveArgs {
 
     /// Longest time that a frame may wait for a weir that does not respond, in
     /// milliseconds, before the bypass takes over
-    #[arg(long, value_name = "N", default_value_t = weir_tap::HANG_MAX_DEFAULT.as_millis() as u64, value_parser = clap::value_parser!(u64).range(1..=60_000), allow_negative_numbers = true)]
+    #[arg(long, value_name = "N", default_value_t = weir_tap::HANG_MAX_DEFAULT.as_millis() as u64,
+          value_parser = clap::value_parser!(u64).range(1..=60_000),
+          allow_negative_numbers = true)]
     hang_ms: u64,
 
     /// Let the kernel treat further frames of a flow by itself as the stages did
@@ -125,7 +127,9 @@ pub(crate) struct LiveArgs {
     flow_cache: OnOff,
 
     /// Flows that the kernel treats by itself, at most
-    #[arg(long, value_name = "N", default_value_t = 65_536, value_parser = clap::value_parser!(u32).range(1..=i64::from(FLOW_ENTRIES_MAX)), allow_negative_numbers = true)]
+    #[arg(long, value_name = "N", default_value_t = 65_536,
+          value_parser = clap::value_parser!(u32).range(1..=i64::from(FLOW_ENTRIES_MAX)),
+          allow_negative_numbers = true)]
     flow_entries: u32,
 
     /// In copy mode, send many frames at once without a socket buffer for each:
@@ -141,7 +145,9 @@ pub(crate) struct LiveArgs {
 
     /// How long to poll for frames before sleeping, in microseconds; polling
     /// occupies a core and lowers the latency
-    #[arg(long, value_name = "N", default_value_t = 50, value_parser = clap::value_parser!(u64).range(0..=1_000_000_000), allow_negative_numbers = true)]
+    #[arg(long, value_name = "N", default_value_t = 50,
+          value_parser = clap::value_parser!(u64).range(0..=1_000_000_000),
+          allow_negative_numbers = true)]
     spin_us: u64,
 }
 

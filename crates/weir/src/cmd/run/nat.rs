@@ -35,7 +35,9 @@ pub(crate) struct Args {
     pool: Vec<String>,
 
     /// Number of ports of a block; a subscriber gets ports in blocks
-    #[arg(long, value_name = "N", default_value_t = 1024, value_parser = clap::value_parser!(u32).range(16..=64_512), allow_negative_numbers = true)]
+    #[arg(long, value_name = "N", default_value_t = 1024,
+          value_parser = clap::value_parser!(u32).range(16..=64_512),
+          allow_negative_numbers = true)]
     block: u32,
 
     /// File for a line of JSON for each block that a subscriber gets or gives

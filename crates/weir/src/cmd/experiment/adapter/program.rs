@@ -22,7 +22,8 @@ pub(crate) struct Args {
 
     /// Round trips of one byte
     #[arg(long, value_name = "N", default_value_t = 2000,
-          value_parser = clap::value_parser!(u32).range(10..=10_000_000), allow_negative_numbers = true)]
+          value_parser = clap::value_parser!(u32).range(10..=10_000_000),
+          allow_negative_numbers = true)]
     trips: u32,
 
     /// Milliseconds in which messages of one size are sent

@@ -26,7 +26,9 @@ pub(super) struct Args {
     #[arg(long, value_name = "PATTERN")]
     only: Vec<String>,
     /// Number of rounds
-    #[arg(long, value_name = "N", default_value = "1", value_parser = clap::value_parser!(u32).range(1..=1000), allow_negative_numbers = true)]
+    #[arg(long, value_name = "N", default_value = "1",
+          value_parser = clap::value_parser!(u32).range(1..=1000),
+          allow_negative_numbers = true)]
     repeat: u32,
     /// The file to append to; target/results.jsonl of the checkout by default
     #[arg(long, value_name = "FILE")]
