@@ -3,6 +3,7 @@
 use super::link::{LinkName, failure, host, host_address};
 use crate::error::{CliError, say};
 use crate::report::stdout;
+use crate::same_address;
 use crate::signals::ShutdownSignal;
 use serde_json::json;
 use std::path::PathBuf;
@@ -13,9 +14,9 @@ use weir_pup::datagram::Address;
 
 /// Forward Pups between links, as a gateway of the Pup internet
 ///
-/// Prints `ready` on standard error and forwards until SIGINT, SIGTERM or SIGHUP; then counts. Tells
-/// its routes each 30 seconds and when it is asked, and learns those of other gateways. It answers
-/// for the time and to echoes, as every host does.
+/// Prints `ready` on standard error, forwards until SIGINT, SIGTERM or SIGHUP, and prints its counts.
+/// Advertises its routes each 30 seconds and on request, and learns those of other gateways. It
+/// answers for the time and to echoes, as every host does.
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {
     /// The gateway's address on each link, and the link: 1#1#@port:eth0 (see `weir pup --help`)
@@ -90,11 +91,14 @@ pub(super) fn run(args: &Args, stop: &ShutdownSignal) -> Result<(), CliError> {
         on.push((host(own), link.map_err(failure)?));
     }
     let mut gateway = GatewayNode::new(on);
-    for place in &args.links {
-        say(&format!(
-            "weir: pup gateway {} on {}",
-            place.own, place.link
+    let mut claims = Vec::new();
+    for Place { own, link } in &args.links {
+        claims.push(same_address::claim(
+            "pup",
+            &own.to_string(),
+            &link.to_string(),
         ));
+        say(&format!("weir: pup gateway {own} on {link}"));
     }
     say("ready");
     while !stop.is_requested() {
