@@ -5,7 +5,7 @@ mod beside;
 mod net_counter;
 
 use super::NOT_IN_OUR_COPY;
-use crate::cmd::lab::rfc2544::{Report, SizeResult, measured};
+use crate::cmd::lab::rfc2544::{self, Report, SizeResult, measured};
 use crate::error::{CliError, say};
 use crate::report::format;
 use crate::report::format::Column::{Left, Right};
@@ -15,8 +15,10 @@ pub(super) use beside::Beside;
 use beside::Comparison;
 use net_counter::{Counted, NetCounter};
 use serde::Serialize;
+use std::collections::HashSet;
 use std::io::Write;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 use weir_lab::results::Figures;
 
 /// Bridge and route frames of all sizes, beside the kernel and its interfaces
@@ -33,13 +35,13 @@ pub(crate) struct Args {
     /// and 1518, which take two or three minutes
     ///
     /// The paper's text speaks of 64, 128, 256, 384, 512, 640, 1024 and 1518.
-    #[arg(long, value_name = "BYTES", value_delimiter = ',')]
+    #[arg(long, value_name = "BYTES", value_delimiter = ',', value_parser = rfc2544::size)]
     sizes: Vec<usize>,
 
     /// Seconds of a trial, 0.1 by default; one to confirm a throughput is four
     /// times as long
-    #[arg(long, value_name = "SECONDS")]
-    duration: Option<f64>,
+    #[arg(long, value_name = "SECONDS", value_parser = rfc2544::seconds)]
+    duration: Option<Duration>,
 
     /// A minute or so: by default 64 and 1518 bytes, and trials half as long
     #[arg(long)]
@@ -67,9 +69,10 @@ impl Args {
         }
     }
 
+    /// Seconds.
     fn duration(&self) -> f64 {
         let by_default = if self.quick { 0.05 } else { 0.1 };
-        self.duration.unwrap_or(by_default)
+        self.duration.map_or(by_default, |time| time.as_secs_f64())
     }
 }
 
@@ -246,6 +249,12 @@ pub(crate) fn run(args: &Args) -> Result<(), CliError> {
         .as_deref()
         .map(|path| Beside::read(path, args.sizes()));
     let other = other.transpose()?;
+    let mut seen = HashSet::new();
+    if let Some(size) = args.sizes().iter().find(|size| !seen.insert(**size)) {
+        return Err(CliError::refused(format!(
+            "--sizes names {size} twice: give each size once"
+        )));
+    }
     let (sizes, duration) = (listed(args.sizes()), args.duration().to_string());
     let confirm = (args.duration() * 4.0).to_string();
     let times = [
@@ -521,6 +530,9 @@ mod tests {
         let each = ["--sizes", "64", "--sizes", "1518", "--duration", "0.05"];
         assert_eq!(of(&each), (vec![64, 1518], 0.05));
         assert_eq!(of(&["--quick", "--sizes", "64,128"]), (vec![64, 128], 0.05));
+        let wrong = <Line as clap::Parser>::try_parse_from(["weir", "--sizes", "1519"]);
+        let said = wrong.map(drop).unwrap_err().to_string();
+        assert!(said.contains("64 to 1518 bytes"), "{said}");
     }
 
     /// The paper's section 7 as its text has it.

@@ -10,7 +10,7 @@ use serde::Serialize;
 use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
-use weir_experiments::setup::{Report, Settings, SetupError, run as open};
+use weir_experiments::setup::{CONNECTIONS_MAX, Report, Settings, SetupError, run as open};
 use weir_experiments::tpca::Algorithm;
 
 /// Open thousands of TCP connections at once, and write on each
@@ -24,7 +24,9 @@ use weir_experiments::tpca::Algorithm;
 pub(crate) struct Args {
     /// Connections, for every algorithm [default: the paper's 3,600 for BSD and
     /// 5,040 for Sequent, ours beside them, and 100,000 for ours]
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N",
+          value_parser = clap::value_parser!(u32).range(1..=CONNECTIONS_MAX as i64),
+          allow_negative_numbers = true)]
     connections: Option<u32>,
 
     /// Hash chains of Sequent's table

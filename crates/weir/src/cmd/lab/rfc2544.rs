@@ -227,7 +227,7 @@ fn peer(name: &str) -> Result<Baseline, String> {
     name.parse().map_err(|error| format!("{error}"))
 }
 
-fn size(text: &str) -> Result<usize, String> {
+pub(crate) fn size(text: &str) -> Result<usize, String> {
     let size = text.parse().ok();
     let fits = size.filter(|size| (SIZE_MIN..=SIZE_MAX).contains(size));
     fits.ok_or_else(|| format!("a frame of Ethernet has {SIZE_MIN} to {SIZE_MAX} bytes"))
@@ -239,7 +239,7 @@ fn number(text: &str, from: f64, to: f64, what: &str) -> Result<f64, String> {
     fits.ok_or_else(|| format!("give {what} from {from} to {to}"))
 }
 
-fn seconds(text: &str) -> Result<Duration, String> {
+pub(crate) fn seconds(text: &str) -> Result<Duration, String> {
     number(text, 0.01, 3600.0, "seconds").map(Duration::from_secs_f64)
 }
 
