@@ -8,6 +8,9 @@ const RANGES: &str = "ranges";
 /// The member with the number of runs. `runs` alone is a part's own: `setup` has its rows there.
 const COUNT: &str = "runs_merged";
 
+/// The member of a part's JSON that has least and most of a figure within one run.
+const RANGE: &str = "range";
+
 /// Quantiles 0.975 of Student's t distribution, by degrees of freedom from 1.
 const T: [f64; 9] = [
     12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262,
@@ -17,8 +20,9 @@ const T: [f64; 9] = [
 pub(super) const RUNS_MAX: usize = T.len() + 1;
 
 /// The JSON of several runs as one: each number is the median, and `ranges` has, for those that are
-/// not always the same, where a further run's lies with 95 %. Of what is not the same in all runs and
-/// no number, the last counts; and of rows that other runs have otherwise or not at all.
+/// not always the same, where a further run's lies with 95 %. A member `range` becomes the range that
+/// holds those of all runs. Of what is not the same in all runs and no number, the last counts; and of
+/// rows that other runs have otherwise or not at all.
 pub(super) fn merged(runs: &[Value]) -> Value {
     let mut ranges = Map::new();
     let all: Vec<&Value> = runs.iter().collect();
@@ -45,7 +49,12 @@ fn merge(runs: &[&Value], path: &str, ranges: &mut Map<String, Value>) -> Value 
             let members = fields.iter().map(|(name, _)| {
                 let each: Vec<&Value> = runs.iter().filter_map(|run| run.get(name)).collect();
                 let path = format!("{path}/{}", name.replace('~', "~0").replace('/', "~1"));
-                (name.clone(), merge(&each, &path, ranges))
+                let value = match name.as_str() {
+                    RANGE => enclosing(&each),
+                    _ => None,
+                };
+                let value = value.unwrap_or_else(|| merge(&each, &path, ranges));
+                (name.clone(), value)
             });
             Value::Object(members.collect())
         }
@@ -71,6 +80,19 @@ fn merge(runs: &[&Value], path: &str, ranges: &mut Map<String, Value>) -> Value 
 
 fn len(value: &Value) -> Option<usize> {
     value.as_array().map(Vec::len)
+}
+
+/// The range that holds the ranges of all runs, if they are such. Its ends are no figures, and have no
+/// ranges of their own.
+fn enclosing(runs: &[&Value]) -> Option<Value> {
+    let ends = runs.iter().map(|run| match run.as_array()?.as_slice() {
+        [least, most] => Some((least.as_f64()?, most.as_f64()?)),
+        _ => None,
+    });
+    let ends: Vec<(f64, f64)> = ends.collect::<Option<_>>()?;
+    let least = ends.iter().map(|(least, _)| *least).reduce(f64::min)?;
+    let most = ends.iter().map(|(_, most)| *most).reduce(f64::max)?;
+    Some(json!([least, most]))
 }
 
 /// Whether two objects are of the same thing: their texts say what it is.
@@ -172,6 +194,16 @@ mod tests {
         let merged = merged(&runs);
         assert_eq!(merged["runs"][0]["ms"], 1.5);
         assert!(merged["ranges"]["/runs/0/ms"].is_array(), "{merged}");
+    }
+
+    #[test]
+    fn ranges_within_the_runs_become_one_that_holds_them() {
+        let runs = [[1.0, 3.0], [2.0, 2.5], [0.5, 2.0]].map(|range| json!({ "range": range }));
+        let merged = merged(&runs);
+        assert_eq!(merged["range"], json!([0.5, 3.0]));
+        assert!(merged.get("ranges").is_none(), "{merged}");
+        let others = ["1 to 3", "2 to 3"].map(|range| json!({ "range": range }));
+        assert_eq!(super::merged(&others)["range"], "2 to 3");
     }
 
     #[test]
