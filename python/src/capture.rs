@@ -102,10 +102,7 @@ impl CaptureReader {
         let opened = py.detach(|| Reader::open(&path));
         let reader = opened.map_err(|wrong| {
             let named = matches!(wrong, weir_link::pcap::Error::Open { .. });
-            let text = match named {
-                true => wrong.to_string(),
-                false => format!("{}: {wrong}", path.display()),
-            };
+            let text = if named { wrong.to_string() } else { format!("{}: {wrong}", path.display()) };
             error::capture(py, &text)
         })?;
         Ok(CaptureReader {
@@ -243,16 +240,13 @@ impl CaptureWriter {
                 )));
             }
         };
-        let made = match classic {
-            false => Writer::create(&path),
-            true => match File::create(&path) {
+        let made = if classic { match File::create(&path) {
                 Ok(file) => Ok(Writer::classic(file)),
                 Err(source) => Err(weir_link::pcap::WriteError::Create {
                     path: path.clone(),
                     source,
                 }),
-            },
-        };
+            } } else { Writer::create(&path) };
         Ok(CaptureWriter {
             writing: Mutex::new(Some(Writing {
                 writer: made.map_err(|wrong| error::capture(py, &wrong.to_string()))?,

@@ -145,9 +145,10 @@ impl BoxConfig {
             .copied()
             .collect();
         let link: &mut LinkConfig = &mut self.router.links[self.outside];
-        let mut addresses = match link.addresses.is_empty() {
-            true => own.to_vec(),
-            false => link.addresses.clone(),
+        let mut addresses = if link.addresses.is_empty() {
+            own.to_vec()
+        } else {
+            link.addresses.clone()
         };
         let before = addresses.len();
         for address in pool {
@@ -168,9 +169,10 @@ impl BoxConfig {
     /// interface's own.
     pub fn outside_addresses(&self, own: &[String]) -> Vec<Ipv4Addr> {
         let link = &self.router.links[self.outside];
-        let texts = match link.addresses.is_empty() {
-            true => own,
-            false => &link.addresses,
+        let texts = if link.addresses.is_empty() {
+            own
+        } else {
+            &link.addresses
         };
         let plain = texts.iter().filter_map(|text| text.split('/').next());
         plain.filter_map(|text| text.parse().ok()).collect()

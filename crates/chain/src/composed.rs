@@ -98,9 +98,10 @@ impl Composed {
     /// returns the number of bytes to send.
     fn check(&self, frame: &[u8], layers: &Layers) -> Option<usize> {
         let ip = layers.ip;
-        let (ttl, stated) = match layers.is_v6 {
-            true => (frame[ip + 7], 40 + usize::from(read_u16(frame, ip + 4))),
-            false => (frame[ip + 8], usize::from(read_u16(frame, ip + 2))),
+        let (ttl, stated) = if layers.is_v6 {
+            (frame[ip + 7], 40 + usize::from(read_u16(frame, ip + 4)))
+        } else {
+            (frame[ip + 8], usize::from(read_u16(frame, ip + 2)))
         };
         let is_right = layers.is_v6 || checksum::internet_checksum(&frame[ip..layers.payload]) == 0;
         let mtu = match self.edits.mtu {

@@ -124,9 +124,10 @@ pub(crate) fn set_traffic_class(frame: &mut [u8], ip: usize, is_v6: bool, class:
 
 /// Writes the DSCP; ECN stays.
 pub(crate) fn set_dscp(frame: &mut [u8], ip: usize, is_v6: bool, dscp: u8) {
-    let old = match is_v6 {
-        true => frame[ip + 1] >> 4,
-        false => frame[ip + 1],
+    let old = if is_v6 {
+        frame[ip + 1] >> 4
+    } else {
+        frame[ip + 1]
     };
     set_traffic_class(frame, ip, is_v6, dscp << 2 | old & 3);
 }

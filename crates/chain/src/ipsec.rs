@@ -89,9 +89,10 @@ fn ip(packet: &Packet<'_>) -> Result<usize, Option<&'static str>> {
         return Ok(layers.ip);
     }
     let bytes = packet.bytes();
-    match bytes.len() >= 14 && EtherType(read_u16(bytes, 12)) == EtherType::ARP {
-        true => Err(None),
-        false => Err(Some("not-ip")),
+    if bytes.len() >= 14 && EtherType(read_u16(bytes, 12)) == EtherType::ARP {
+        Err(None)
+    } else {
+        Err(Some("not-ip"))
     }
 }
 

@@ -319,9 +319,10 @@ impl<'f> Packet<'f> {
     fn traffic_class(&self) -> Option<u8> {
         let layers = self.layers.as_ref()?;
         let bytes = &self.view()[layers.ip..];
-        Some(match layers.is_v6 {
-            true => bytes[0] << 4 | bytes[1] >> 4,
-            false => bytes[1],
+        Some(if layers.is_v6 {
+            bytes[0] << 4 | bytes[1] >> 4
+        } else {
+            bytes[1]
         })
     }
 
@@ -561,9 +562,10 @@ impl<'f> Packet<'f> {
             return false;
         };
         let packet = &self.view()[layers.ip..];
-        let stated = match layers.is_v6 {
-            true => 40 + usize::from(read_u16(packet, 4)),
-            false => ipv4::Packet::new(packet).map_or(usize::MAX, |packet| packet.total_len()),
+        let stated = if layers.is_v6 {
+            40 + usize::from(read_u16(packet, 4))
+        } else {
+            ipv4::Packet::new(packet).map_or(usize::MAX, |packet| packet.total_len())
         };
         stated <= packet.len()
     }

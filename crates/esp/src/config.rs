@@ -266,9 +266,10 @@ impl Config {
             .position(|tunnel| tunnel.name == *wanted);
         found.ok_or_else(|| {
             let names: Vec<&str> = self.tunnels.iter().map(|tunnel| &*tunnel.name).collect();
-            let known = match names.is_empty() {
-                true => "write a [[tunnel]] first".to_owned(),
-                false => format!("write one of {}", names.join(", ")),
+            let known = if names.is_empty() {
+                "write a [[tunnel]] first".to_owned()
+            } else {
+                format!("write one of {}", names.join(", "))
             };
             ConfigError::new(
                 name.span().start,

@@ -283,9 +283,10 @@ impl Gateway {
             return self.seal(now, tunnel, headers, &[packet]);
         }
         if headers.dont_fragment {
-            let error = match self.limit.take(now) {
-                true => icmp::too_big(packet, headers, inner_mtu, side.tunnel.local),
-                false => None,
+            let error = if self.limit.take(now) {
+                icmp::too_big(packet, headers, inner_mtu, side.tunnel.local)
+            } else {
+                None
             };
             self.counters.too_big += u64::from(error.is_some());
             return Outward::Drop("too-big", error);

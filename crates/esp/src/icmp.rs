@@ -76,9 +76,10 @@ pub(crate) fn too_big(
     if is_error || is_later || !may_have_error {
         return None;
     }
-    let from = match local.is_ipv6() == headers.is_v6 {
-        true => local,
-        false => headers.dst,
+    let from = if local.is_ipv6() == headers.is_v6 {
+        local
+    } else {
+        headers.dst
     };
     let addresses = AddrPair::new(from, headers.src)?;
     let quoted = match addresses {

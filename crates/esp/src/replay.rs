@@ -61,9 +61,10 @@ impl Window {
     /// Goes on where another window is. If the sizes differ, what is left of the
     /// highest number counts as having come.
     pub(crate) fn take_over(&mut self, old: Window) {
-        *self = match old.size == self.size {
-            true => old,
-            false => Window::new(self.size(), old.top),
+        *self = if old.size == self.size {
+            old
+        } else {
+            Window::new(self.size(), old.top)
         };
     }
 
@@ -78,9 +79,10 @@ impl Window {
             top_high + u64::from(low < bottom)
         } else {
             // It spans two.
-            match low >= bottom {
-                true => top_high.checked_sub(1)?,
-                false => top_high,
+            if low >= bottom {
+                top_high.checked_sub(1)?
+            } else {
+                top_high
             }
         };
         (high <= u32::MAX.into()).then_some(high << 32 | u64::from(low))

@@ -149,9 +149,10 @@ impl Common {
         let is_over = usage.packets >= limit.packets_max
             || usage.bytes.saturating_add(bytes as u64) > limit.bytes_max
             || now.saturating_sub(self.installed) >= limit.age_max;
-        match is_over {
-            true => Err(SaError::Expired),
-            false => Ok(()),
+        if is_over {
+            Err(SaError::Expired)
+        } else {
+            Ok(())
         }
     }
 
@@ -243,9 +244,10 @@ impl OutboundSa {
         out: &mut Vec<u8>,
     ) -> Result<(), SaError> {
         self.common.check(now, payload.len())?;
-        let last = match self.common.is_extended {
-            true => u64::MAX,
-            false => u32::MAX.into(),
+        let last = if self.common.is_extended {
+            u64::MAX
+        } else {
+            u32::MAX.into()
         };
         if self.sequence >= last {
             return Err(SaError::SequenceExhausted);
@@ -344,9 +346,10 @@ impl InboundSa {
             return Err(SaError::Malformed);
         }
         let low = read_u32(packet, 4);
-        let sequence = match self.common.is_extended {
-            true => self.window.extend(low).ok_or(SaError::TooOld)?,
-            false => low.into(),
+        let sequence = if self.common.is_extended {
+            self.window.extend(low).ok_or(SaError::TooOld)?
+        } else {
+            low.into()
         };
         self.window.check(sequence)?;
         // Its length is not known yet.

@@ -41,9 +41,10 @@ fn packets_come_through_as_they_were() {
             let len = rng.below(1300);
             let payload = bytes(&mut rng, len);
             let class = (rng.below(64) << 2) as u8;
-            let inner = match rng.chance(50) {
-                true => packet("10.1.0.5", "10.2.3.4", class, rng.chance(50), &payload),
-                false => packet("2001:db8:a1::5", "2001:db8:a2::6", class, true, &payload),
+            let inner = if rng.chance(50) {
+                packet("10.1.0.5", "10.2.3.4", class, rng.chance(50), &payload)
+            } else {
+                packet("2001:db8:a1::5", "2001:db8:a2::6", class, true, &payload)
             };
             let esp = sealed(&mut a, round, &inner);
             assert!(esp.len() <= 1500);
@@ -316,25 +317,30 @@ fn ecn_and_dscp_are_copied_and_combined() {
         let [mut a, mut b] = spec.gateways();
         for (inner_ecn, row) in (0..).zip(table) {
             for (outer_ecn, expected) in (0..).zip(row) {
-                let inner = match v6 {
-                    false => packet("10.1.0.5", "10.2.0.6", 46 << 2 | inner_ecn, false, b"x"),
-                    true => packet(
+                let inner = if v6 {
+                    packet(
                         "2001:db8:a1::5",
                         "2001:db8:a2::6",
                         46 << 2 | inner_ecn,
                         true,
                         b"x",
-                    ),
+                    )
+                } else {
+                    packet("10.1.0.5", "10.2.0.6", 46 << 2 | inner_ecn, false, b"x")
                 };
                 let mut esp = sealed(&mut a, 0, &inner);
-                let class = |packet: &[u8]| match v6 {
-                    false => packet[1],
-                    true => packet[0] << 4 | packet[1] >> 4,
+                let class = |packet: &[u8]| {
+                    if v6 {
+                        packet[0] << 4 | packet[1] >> 4
+                    } else {
+                        packet[1]
+                    }
                 };
                 assert_eq!(class(&esp), 46 << 2 | inner_ecn, "copied");
-                match v6 {
-                    false => esp[1] = esp[1] & !3 | outer_ecn,
-                    true => esp[1] = esp[1] & !0x30 | outer_ecn << 4,
+                if v6 {
+                    esp[1] = esp[1] & !0x30 | outer_ecn << 4
+                } else {
+                    esp[1] = esp[1] & !3 | outer_ecn
                 }
                 match (opened(&mut b, 0, &esp), expected) {
                     (Inward::Opened(packet), Some(ecn)) => {
@@ -465,9 +471,10 @@ fn transport_mode_keeps_addresses_and_options() {
         let next = if v6 { esp[6] } else { esp[9] };
         assert_eq!(next, 50);
         assert_eq!(opened(&mut b, 0, &esp), Inward::Opened(inner));
-        let other = match v6 {
-            false => packet("10.1.0.5", "10.2.0.6", 0, true, b"x"),
-            true => packet("2001:db8:a1::5", "2001:db8:a2::6", 0, true, b"x"),
+        let other = if v6 {
+            packet("2001:db8:a1::5", "2001:db8:a2::6", 0, true, b"x")
+        } else {
+            packet("10.1.0.5", "10.2.0.6", 0, true, b"x")
         };
         let dropped = a.outward(0, &mut other.clone());
         assert_eq!(dropped, Outward::Drop("transport-address", None));

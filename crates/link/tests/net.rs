@@ -130,9 +130,10 @@ fn what_happens_to_an_interface_is_told() {
         let (removed, mut last) = (Some(Event::Removed { index, name }), None);
         loop {
             // The kernel takes its time to remove a device; nothing may follow.
-            let time = match last == removed {
-                true => Duration::from_millis(500),
-                false => Duration::from_secs(10),
+            let time = if last == removed {
+                Duration::from_millis(500)
+            } else {
+                Duration::from_secs(10)
             };
             let Some(event) = monitor.next_event(Some(time)).unwrap() else {
                 break;

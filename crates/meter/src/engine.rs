@@ -637,9 +637,10 @@ impl Engine {
             for direction in [Direction::Up, Direction::Down] {
                 let at = self.row_of(block, service, direction);
                 let row = &self.counters[at..at + self.row_words];
-                let own = match self.words.is_empty() {
-                    true => Flags::default(),
-                    false => Flags(row[self.flags_at] as u8),
+                let own = if self.words.is_empty() {
+                    Flags::default()
+                } else {
+                    Flags(row[self.flags_at] as u8)
                 };
                 let counts = &row[..self.columns.len()];
                 writer.record(service, direction, flags.with(own), counts);

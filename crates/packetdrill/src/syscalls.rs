@@ -100,10 +100,11 @@ impl Simulation {
             let Some(nonblocking) = nonblocking else {
                 return Ok(Some(0));
             };
-            match inner.progress(fd)? {
-                false if nonblocking => Err(Errno(libc::EINPROGRESS)),
-                connected => Ok(connected.then_some(0)),
+            let connected = inner.progress(fd)?;
+            if !connected && nonblocking {
+                return Err(Errno(libc::EINPROGRESS));
             }
+            Ok(connected.then_some(0))
         };
         let attempt = |inner: &mut Inner| attempt(inner).transpose();
         self.wait(None, attempt)

@@ -692,17 +692,13 @@ fn source(routes: &Routes, local: IpAddr, to: SocketAddr) -> Option<IpAddr> {
     let reachable = to.ip().is_multicast()
         || routes.next_hop(to.ip()).is_some()
         || routes.is_broadcast(to.ip());
-    match local.is_unspecified() {
-        true if local.is_ipv4() == to.is_ipv4() => {
-            if routes.is_broadcast(to.ip()) {
-                routes.broadcast_source(to.ip())
-            } else {
-                routes.source_for(to.ip())
-            }
-        }
-        false if reachable && local.is_ipv4() == to.is_ipv4() => {
-            Some(local).filter(|local| routes.is_ours(*local))
-        }
-        _ => None,
+    if local.is_ipv4() != to.is_ipv4() {
+        None
+    } else if !local.is_unspecified() {
+        Some(local).filter(|local| reachable && routes.is_ours(*local))
+    } else if routes.is_broadcast(to.ip()) {
+        routes.broadcast_source(to.ip())
+    } else {
+        routes.source_for(to.ip())
     }
 }

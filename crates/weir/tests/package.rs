@@ -90,9 +90,10 @@ fn the_package_names_files_that_exist_or_are_generated() {
         // Relative to the crate.
         let pattern = root().join("crates/weir").join(source);
         let folder = pattern.parent().unwrap();
-        let there = match source.contains('*') {
-            true => folder.is_dir(),
-            false => pattern.exists(),
+        let there = if source.contains('*') {
+            folder.is_dir()
+        } else {
+            pattern.exists()
         };
         assert!(there, "no {source}");
         checked += 1;

@@ -165,9 +165,12 @@ fn names_are_told_by_the_literals_that_make_them() {
 /// Without the figures of times, which differ from run to run, and the size, which they decide.
 fn untimed(picture: &str) -> String {
     let is_timed = |line: &str| line.contains("&#160;ns") || line.contains("height=");
-    let lines = picture.lines().map(|line| match is_timed(line) {
-        true => line.replace(|letter: char| letter.is_ascii_digit() || letter == ',', ""),
-        false => line.to_owned(),
+    let lines = picture.lines().map(|line| {
+        if is_timed(line) {
+            line.replace(|letter: char| letter.is_ascii_digit() || letter == ',', "")
+        } else {
+            line.to_owned()
+        }
     });
     lines.collect::<Vec<_>>().join("\n")
 }

@@ -259,9 +259,10 @@ fn link_of(
     let overhead = table.overhead.as_ref();
     let overhead = overhead.map(|it| count("overhead", it, (0, 1_000)));
     let usual = [Spanned::new(at..at, ClassTable::default())];
-    let tables = match table.classes.is_empty() {
-        true => &usual[..],
-        false => &table.classes,
+    let tables = if table.classes.is_empty() {
+        &usual[..]
+    } else {
+        &table.classes
     };
     let mut link = LinkConfig {
         scheduler: Config::new(rate, order),

@@ -89,11 +89,12 @@ pub(super) fn count(
     (min, max): (u64, u64),
 ) -> Result<u64, ConfigError> {
     let number = *value.get_ref();
-    match (min..=max).contains(&number) {
-        true => Ok(number),
-        false => Err(wrong(
+    if (min..=max).contains(&number) {
+        Ok(number)
+    } else {
+        Err(wrong(
             value.span().start,
             format!("{key} = {number}: write {min} to {max}"),
-        )),
+        ))
     }
 }

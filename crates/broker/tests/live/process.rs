@@ -134,9 +134,10 @@ impl Role {
     /// nothing more comes for a while.
     pub(crate) fn count(&mut self, expected: usize) -> usize {
         loop {
-            let time = match self.count < expected {
-                true => Duration::from_secs(10),
-                false => Duration::from_millis(200),
+            let time = if self.count < expected {
+                Duration::from_secs(10)
+            } else {
+                Duration::from_millis(200)
             };
             let Ok(line) = self.lines.recv_timeout(time) else {
                 return self.count;

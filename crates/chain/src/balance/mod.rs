@@ -578,14 +578,17 @@ fn life(config: &BalanceConfig, session: &Session) -> u64 {
 }
 
 fn check(config: &BalanceConfig) -> Result<(), BalanceError> {
-    let range = |what, value: u64, min: u64, max: u64| match (min..=max).contains(&value) {
-        true => Ok(()),
-        false => Err(BalanceError::Range {
-            what,
-            value,
-            min,
-            max,
-        }),
+    let range = |what, value: u64, min: u64, max: u64| {
+        if (min..=max).contains(&value) {
+            Ok(())
+        } else {
+            Err(BalanceError::Range {
+                what,
+                value,
+                min,
+                max,
+            })
+        }
     };
     range(
         "servers",

@@ -323,8 +323,9 @@ impl NatConfig {
 }
 
 fn at_most(what: &'static str, found: usize, max: usize) -> Result<(), NatError> {
-    match found > max {
-        true => Err(NatError::TooMany { what, found, max }),
-        false => Ok(()),
+    if found > max {
+        Err(NatError::TooMany { what, found, max })
+    } else {
+        Ok(())
     }
 }

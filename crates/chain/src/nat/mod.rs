@@ -376,9 +376,10 @@ fn fragment_key(packet: &Packet<'_>, header: Header, direction: Direction) -> Op
 }
 
 fn remember(packet: &mut Packet<'_>, found: &Translation) {
-    match found.is_cacheable {
-        true => packet.remember(found.cookie),
-        false => packet.forfeit(),
+    if found.is_cacheable {
+        packet.remember(found.cookie)
+    } else {
+        packet.forfeit()
     }
 }
 

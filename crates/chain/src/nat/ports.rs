@@ -87,11 +87,13 @@ impl Ports {
         self.wake(now);
         let numbered = (0..).zip(&self.addresses);
         // Of several the first.
-        let (number, best) =
-            numbered.reduce(|best, other| match other.1.free.len() > best.1.free.len() {
-                true => other,
-                false => best,
-            })?;
+        let (number, best) = numbered.reduce(|best, other| {
+            if other.1.free.len() > best.1.free.len() {
+                other
+            } else {
+                best
+            }
+        })?;
         (!best.free.is_empty()).then_some(number)
     }
 

@@ -183,11 +183,12 @@ pub fn random_frame(rng: &mut Rng) -> Vec<u8> {
     let v6 = rng.chance(30);
     let host = |rng: &mut Rng, base: u8| -> IpAddr {
         let last = rng.below(3) as u8;
-        match v6 {
-            false => Ipv4Addr::new(10 + base, 0, 255, last).into(),
-            true => IpAddr::from([
+        if v6 {
+            IpAddr::from([
                 0x20, 1, 0xd, 0xb8, base, 0, 0, 0, 0xff, 0xff, 0, 0, 0, 0, 0, last,
-            ]),
+            ])
+        } else {
+            Ipv4Addr::new(10 + base, 0, 255, last).into()
         }
     };
     let ports = [53, 80, 0xffff, 0];

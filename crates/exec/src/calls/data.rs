@@ -644,9 +644,10 @@ pub unsafe extern "C" fn sendto(
     let inside = signals::enter();
     // SAFETY: the caller's promise.
     let remote = unsafe { address::read(to, to_len) };
-    let sock = match table::is_live(fd) {
-        true => Ok(table::live(fd)),
-        false => sender(fd, remote.ok(), flags),
+    let sock = if table::is_live(fd) {
+        Ok(table::live(fd))
+    } else {
+        sender(fd, remote.ok(), flags)
     };
     let result = match sock {
         Ok(None) => {

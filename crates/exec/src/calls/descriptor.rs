@@ -213,16 +213,18 @@ pub unsafe extern "C" fn fcntl(fd: c_int, command: c_int, argument: usize) -> c_
         libc::F_GETFL if sock.is_live() => {
             // SAFETY: the command takes no pointer.
             let flags = unsafe { real::fcntl(fd, command, 0) } & !libc::O_NONBLOCK;
-            match sock.nonblocking.load(Relaxed) {
-                true => flags | libc::O_NONBLOCK,
-                false => flags,
+            if sock.nonblocking.load(Relaxed) {
+                flags | libc::O_NONBLOCK
+            } else {
+                flags
             }
         }
         libc::F_SETFL => {
             // The descriptor of a socket of weir never blocks, whatever reads from it.
-            let flags = match sock.is_live() {
-                true => argument | libc::O_NONBLOCK as usize,
-                false => argument,
+            let flags = if sock.is_live() {
+                argument | libc::O_NONBLOCK as usize
+            } else {
+                argument
             };
             // SAFETY: the command takes a number.
             let set = unsafe { real::fcntl(fd, command, flags) };
@@ -268,14 +270,15 @@ pub unsafe extern "C" fn ioctl(fd: c_int, command: c_ulong, argument: usize) -> 
             return 0;
         }
     }
-    let value = match sock.is_live() {
-        true => match command {
+    let value = if sock.is_live() {
+        match command {
             libc::FIONREAD => readable(&sock).map(Some),
             libc::TIOCOUTQ => unsent(&sock).map(Some),
             SIOCATMARK => at_mark(&sock).map(Some),
             _ => Ok(None),
-        },
-        false => Ok(None),
+        }
+    } else {
+        Ok(None)
     };
     match value {
         // SAFETY: the caller's promises.

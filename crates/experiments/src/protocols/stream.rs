@@ -199,20 +199,22 @@ pub fn telnet(
             by_tcp.add(kernel::tcp_display(world, time, &display)?);
             by_pup.add(pup_display(world, time, &display)?);
         }
-        let what = match characters > 1000.0 {
-            true => [
+        let what = if characters > 1000.0 {
+            [
                 "Pup Telnet, port, display of 3,350",
                 "TCP, kernel, display of 3,350",
-            ],
-            false => ["Pup Telnet, port, 9,600 baud", "TCP, kernel, 9,600 baud"],
+            ]
+        } else {
+            ["Pup Telnet, port, 9,600 baud", "TCP, kernel, 9,600 baud"]
         };
         for (what, paper, found) in [(what[0], pup, by_pup), (what[1], tcp, by_tcp)] {
             let unit = Unit::CharactersASecond;
             figures.rows.push(Row::new("6-7", what, paper, found, unit));
         }
-        let paper = match characters > 1000.0 {
-            true => 1635.0 / 1757.0,
-            false => 878.0 / 933.0,
+        let paper = if characters > 1000.0 {
+            1635.0 / 1757.0
+        } else {
+            878.0 / 933.0
         };
         figures.ratios.push(Ratio::new(name, by_pup, by_tcp, paper));
     }

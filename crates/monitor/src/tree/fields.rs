@@ -164,8 +164,9 @@ pub(super) fn named(number: impl ToString, name: Option<&str>) -> String {
 pub(super) fn flags(bits: u32, names: &[(u32, &str)]) -> String {
     let set = names.iter().filter(|(bit, _)| bits & bit != 0);
     let set: Vec<&str> = set.map(|(_, name)| *name).collect();
-    match set.is_empty() {
-        true => "none".to_owned(),
-        false => set.join(", "),
+    if set.is_empty() {
+        "none".to_owned()
+    } else {
+        set.join(", ")
     }
 }

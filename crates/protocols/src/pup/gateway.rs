@@ -124,9 +124,10 @@ impl GatewayNode {
     fn wait(&mut self, timeout: Duration) -> Vec<bool> {
         // A link that cannot be armed has Pups.
         let mut ready: Vec<bool> = self.links.iter_mut().map(|link| !link.arm()).collect();
-        let timeout = match ready.contains(&true) {
-            true => Duration::ZERO,
-            false => timeout,
+        let timeout = if ready.contains(&true) {
+            Duration::ZERO
+        } else {
+            timeout
         };
         let timeout = Timespec::try_from(timeout).expect("a short time");
         let mut fds: Vec<PollFd<'_>> = self

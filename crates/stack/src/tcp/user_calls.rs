@@ -642,10 +642,12 @@ impl Pcb {
         }
         if due(self.timers.keepalive_or_time_wait_ns) {
             self.timers.keepalive_or_time_wait_ns = None;
-            match self.listed.in_time_wait_queue {
-                true => self.end(None),
-                false if self.user.linger_reset => return true,
-                false => self.keep_alive(now_ns),
+            if self.listed.in_time_wait_queue {
+                self.end(None);
+            } else if self.user.linger_reset {
+                return true;
+            } else {
+                self.keep_alive(now_ns);
             }
         }
         // It has its turn to send at once.

@@ -107,11 +107,13 @@ pub(crate) fn run(args: &Args) -> Result<(), CliError> {
         }
         outcome
     });
-    match stop.is_requested() {
-        true => Err(CliError::Stopped(stop.signal())),
+    if stop.is_requested() {
+        Err(CliError::Stopped(stop.signal()))
+    } else if outcome.is_err() {
         // Without an address, that is the only cause.
-        false if outcome.is_err() => args.host.check(&net).and(outcome),
-        false => outcome,
+        args.host.check(&net).and(outcome)
+    } else {
+        outcome
     }
 }
 

@@ -286,9 +286,10 @@ impl Live {
             }
         }
         if is_orphan != self.is_orphan {
-            let said = match is_orphan {
-                true => "the broker has ended; frames continue to arrive",
-                false => "there is a broker again",
+            let said = if is_orphan {
+                "the broker has ended; frames continue to arrive"
+            } else {
+                "there is a broker again"
             };
             session.news = Some(said.to_owned());
         }

@@ -117,9 +117,10 @@ fn text(out: &mut String, (column, row): (u32, u32), cells: &[Cell], look: Look)
     if text.is_empty() {
         return;
     }
-    let weight = match look.is_bold {
-        true => " font-weight=\"bold\"",
-        false => "",
+    let weight = if look.is_bold {
+        " font-weight=\"bold\""
+    } else {
+        ""
     };
     writeln!(
         out,

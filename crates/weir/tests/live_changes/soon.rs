@@ -92,13 +92,15 @@ impl Shared {
         self.number += 1;
         let bytes = self.number.to_be_bytes();
         self.probe.send(&bytes).unwrap();
-        let [right, wrong] = match c {
-            true => [&self.c, &self.b],
-            false => [&self.b, &self.c],
+        let [right, wrong] = if c {
+            [&self.c, &self.b]
+        } else {
+            [&self.b, &self.c]
         };
-        match comes(right, &bytes) {
-            true => Some(true),
-            false => comes(wrong, &bytes).then_some(false),
+        if comes(right, &bytes) {
+            Some(true)
+        } else {
+            comes(wrong, &bytes).then_some(false)
         }
     }
 

@@ -163,9 +163,10 @@ fn its_log_goes_to_syslog_too() {
         assert!(lines.contains("block-allocated"), "{lines}");
         for line in lines.lines() {
             let mut buffer = [0; 2048];
-            let received = match is_udp {
-                true => collector.recv(&mut buffer),
-                false => socket.recv(&mut buffer),
+            let received = if is_udp {
+                collector.recv(&mut buffer)
+            } else {
+                socket.recv(&mut buffer)
             };
             let len = received.unwrap();
             let message = std::str::from_utf8(&buffer[..len]).unwrap();

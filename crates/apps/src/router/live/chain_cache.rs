@@ -58,9 +58,10 @@ impl Fresh {
             if edits.ttl != 1 || edits.mtu == 0 {
                 return None;
             }
-            let translation = match composed.translates() {
-                true => Some(translation(&composed)?),
-                false => None,
+            let translation = if composed.translates() {
+                Some(translation(&composed)?)
+            } else {
+                None
             };
             FlowAction::Rewrite(Rewrite {
                 link: edits.output?.into(),

@@ -292,9 +292,12 @@ impl Banks {
         cells.filter_map(move |cell| {
             let first = cell * self.geometry.cell() as usize;
             let word = |at| self.cells.load_u64(index, first + at);
-            let policed = |at| match self.geometry.polices {
-                true => word(at),
-                false => Some(0),
+            let policed = |at| {
+                if self.geometry.polices {
+                    word(at)
+                } else {
+                    Some(0)
+                }
             };
             let counts = [word(0)?, word(8)?, policed(16)?, policed(24)?];
             let direction = if cell % 2 == 0 {
@@ -384,9 +387,10 @@ impl Cut<'_> {
 
     /// What was policed in the period, counted apart from the cells.
     pub fn policed(&self) -> Totals {
-        match self.banks.geometry.polices {
-            true => self.sums(CELL_BYTES as usize),
-            false => Totals::default(),
+        if self.banks.geometry.polices {
+            self.sums(CELL_BYTES as usize)
+        } else {
+            Totals::default()
         }
     }
 

@@ -373,18 +373,18 @@ impl SendBuffer {
             return Sendable::WindowLimited;
         }
         let worth = len >= most || (all && (fin || self.nagle_allows_small()));
-        match worth {
-            true => Sendable::Bytes(len, fin),
-            false if (self.cork || self.msg_more) && all && !self.sws_override => {
-                Sendable::InflightLimited
-            }
-            // Silly windows (RFC 9293 §3.8.6.2.1): half the widest is enough.
-            false if 2 * len >= self.wnd_max as usize && self.wnd_max > 0 => {
-                Sendable::Bytes(len, fin)
-            }
-            false if self.sws_override => Sendable::Bytes(len, fin),
-            false if len < unsent.min(most) => Sendable::WindowLimited,
-            false => Sendable::InflightLimited,
+        // Silly windows (RFC 9293 §3.8.6.2.1): half the widest window is enough.
+        let half_window = 2 * len >= self.wnd_max as usize && self.wnd_max > 0;
+        if worth {
+            Sendable::Bytes(len, fin)
+        } else if (self.cork || self.msg_more) && all && !self.sws_override {
+            Sendable::InflightLimited
+        } else if half_window || self.sws_override {
+            Sendable::Bytes(len, fin)
+        } else if len < unsent.min(most) {
+            Sendable::WindowLimited
+        } else {
+            Sendable::InflightLimited
         }
     }
 

@@ -340,14 +340,14 @@ impl Pcb {
         }
         let cwnd = self.congestion.cwnd;
         let room = cwnd.saturating_sub(self.pipe());
-        let burst_max = match cuts {
-            true => self.gso_size_max(most, offload.burst.max(1).into()),
-            // The scoreboard cuts at full segments, and sees one of several as
-            // arrived when all of it has: so no more than a small part.
-            false if most == self.segment_size.mss() && self.header_cache().is_some() => {
-                (left * most).min(cwnd / CWND_DIVISOR)
-            }
-            false => return most,
+        let burst_max = if cuts {
+            self.gso_size_max(most, offload.burst.max(1).into())
+        } else if most == self.segment_size.mss() && self.header_cache().is_some() {
+            // The scoreboard cuts at full segments, and counts one of several as arrived only
+            // when all have: therefore at most a small part of the window.
+            (left * most).min(cwnd / CWND_DIVISOR)
+        } else {
+            return most;
         };
         (room.min(burst_max) / most * most).max(most)
     }

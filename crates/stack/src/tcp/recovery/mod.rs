@@ -237,19 +237,18 @@ impl Pcb {
     /// By how many bytes an acknowledgment lets the window grow: what has left
     /// the network by it, not what others have told of before.
     fn grown_by(&self, progress: AckResult) -> usize {
-        // Where segments come out of order as a rule, all that arrives counts.
-        let told = match self.negotiated.sack {
-            true if self.rack.reordering_bytes()
-                > DUP_THRESH as usize * self.segment_size.mss() =>
-            {
-                0
-            }
-            true => progress.acknowledged.saturating_sub(progress.delivered),
-            false => self.recovery.duplicates as usize * self.segment_size.mss(),
+        let mss = self.segment_size.mss();
+        let counted_before = if !self.negotiated.sack {
+            self.recovery.duplicates as usize * mss
+        } else if self.rack.reordering_bytes() > DUP_THRESH as usize * mss {
+            // The path reorders segments as a rule: all that arrives counts.
+            0
+        } else {
+            progress.acknowledged.saturating_sub(progress.delivered)
         };
         match progress.acknowledged {
             0 => 0,
-            acknowledged => acknowledged.saturating_sub(told).max(1),
+            acknowledged => acknowledged.saturating_sub(counted_before).max(1),
         }
     }
 

@@ -333,9 +333,10 @@ impl Output {
         let line = if args.json {
             serde_json::to_string(&self.sum).map_err(CliError::run)?
         } else {
-            let lost = match is_live {
-                true => format!(", {} lost", format::grouped(self.sum.lost)),
-                false => String::new(),
+            let lost = if is_live {
+                format!(", {} lost", format::grouped(self.sum.lost))
+            } else {
+                String::new()
             };
             format!(
                 "{}, {} bytes{lost}",

@@ -252,12 +252,13 @@ fn named(path: &str, account: &Account) -> PropertyList {
 }
 
 fn require_name(place: &Place) -> Result<(), CliError> {
-    match place.path.is_empty() {
-        true => Err(CliError::refused(format!(
+    if place.path.is_empty() {
+        Err(CliError::refused(format!(
             "{} has no file's name: write one behind it",
             place.server
-        ))),
-        false => Ok(()),
+        )))
+    } else {
+        Ok(())
     }
 }
 

@@ -91,9 +91,10 @@ impl Explained {
         };
         let time = frame.time_ns.unwrap_or_default().max(0) as u64;
         let now = time.saturating_sub(*self.first_ns.get_or_insert(time));
-        let direction = match is_private(flow.src) || !is_private(flow.dst) {
-            true => Direction::Outward,
-            false => Direction::Inward,
+        let direction = if is_private(flow.src) || !is_private(flow.dst) {
+            Direction::Outward
+        } else {
+            Direction::Inward
         };
         if direction == Direction::Inward
             && let Some(&(address, port)) = self.translated.get(&reversed(&flow))
@@ -245,9 +246,10 @@ fn step(before: &Edits, packet: &Packet<'_>) -> Vec<String> {
 fn end(address: Option<IpAddr>, port: Option<u16>) -> String {
     let address = address.map_or_else(|| "*".into(), |address| address.to_string());
     let port = port.map_or_else(|| "*".into(), |port| port.to_string());
-    match address.contains(':') {
-        true => format!("[{address}]:{port}"),
-        false => format!("{address}:{port}"),
+    if address.contains(':') {
+        format!("[{address}]:{port}")
+    } else {
+        format!("{address}:{port}")
     }
 }
 

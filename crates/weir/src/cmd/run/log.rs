@@ -135,9 +135,10 @@ impl Header {
         let name = rustix::system::uname();
         let name = name.nodename().to_string_lossy();
         let is_graphic = |byte: u8| byte.is_ascii_graphic();
-        let host = match name.bytes().all(is_graphic) && (1..=255).contains(&name.len()) {
-            true => name.into_owned(),
-            false => "-".to_owned(),
+        let host = if name.bytes().all(is_graphic) && (1..=255).contains(&name.len()) {
+            name.into_owned()
+        } else {
+            "-".to_owned()
         };
         Header {
             host,

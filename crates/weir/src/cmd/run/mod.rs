@@ -310,9 +310,10 @@ fn live(
             }
             teller.tell(&view);
             rereader.iter().for_each(Rereader::look);
-            match asked {
-                true => ControlFlow::Break(()),
-                false => ControlFlow::Continue(()),
+            if asked {
+                ControlFlow::Break(())
+            } else {
+                ControlFlow::Continue(())
             }
         },
     );

@@ -89,9 +89,10 @@ struct Forward {
 }
 
 fn v4(text: &str) -> Result<String, String> {
-    match is_v4(text) {
-        true => Ok(text.to_owned()),
-        false => Err("write an IPv4 address".into()),
+    if is_v4(text) {
+        Ok(text.to_owned())
+    } else {
+        Err("write an IPv4 address".into())
     }
 }
 

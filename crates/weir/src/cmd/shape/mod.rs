@@ -336,9 +336,10 @@ fn shape(
             teller.life.stopping();
         }
         teller.tell(&view);
-        match asked {
-            true => ControlFlow::Break(()),
-            false => ControlFlow::Continue(()),
+        if asked {
+            ControlFlow::Break(())
+        } else {
+            ControlFlow::Continue(())
         }
     });
     teller.life.end(ran.is_ok());

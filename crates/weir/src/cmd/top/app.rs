@@ -222,9 +222,10 @@ fn shown(args: &Args, app: &mut App, tty: &mut Tty, is_live: bool) -> Result<(),
     let mut watcher = None;
     loop {
         if app.stop.is_requested() || deadline.is_some_and(|end| Instant::now() >= end) {
-            return match app.stop.is_requested() {
-                true => Err(CliError::Stopped(app.stop.signal())),
-                false => Ok(()),
+            return if app.stop.is_requested() {
+                Err(CliError::Stopped(app.stop.signal()))
+            } else {
+                Ok(())
             };
         }
         let is_old = drawn.is_none_or(|drawn| drawn.elapsed() >= DRAW_INTERVAL);

@@ -56,9 +56,10 @@ impl Detail {
         let mut headers = 0;
         let mut last = 0;
         for line in &all {
-            match line.is_layer {
-                true => headers += 1,
-                false => last = headers,
+            if line.is_layer {
+                headers += 1
+            } else {
+                last = headers
             }
         }
         self.all = all;

@@ -129,17 +129,19 @@ impl FrameList {
 
     /// Number of frames in the list.
     pub(super) fn len(&self, store: &Store) -> u64 {
-        match self.is_all() {
-            true => store.end() - store.first(),
-            false => self.matches.len() as u64,
+        if self.is_all() {
+            store.end() - store.first()
+        } else {
+            self.matches.len() as u64
         }
     }
 
     /// The number of the frame at a place of the list.
     pub(super) fn number(&self, store: &Store, place: u64) -> Option<u64> {
-        match self.is_all() {
-            true => Some(store.first() + place).filter(|number| *number < store.end()),
-            false => self.matches.get(usize::try_from(place).ok()?).copied(),
+        if self.is_all() {
+            Some(store.first() + place).filter(|number| *number < store.end())
+        } else {
+            self.matches.get(usize::try_from(place).ok()?).copied()
         }
     }
 
@@ -149,11 +151,11 @@ impl FrameList {
         if self.is_tail {
             return last;
         }
-        let place = match self.is_all() {
-            true => self.selected.saturating_sub(store.first()),
-            false => self
-                .matches
-                .partition_point(|number| *number < self.selected) as u64,
+        let place = if self.is_all() {
+            self.selected.saturating_sub(store.first())
+        } else {
+            self.matches
+                .partition_point(|number| *number < self.selected) as u64
         };
         place.min(last)
     }

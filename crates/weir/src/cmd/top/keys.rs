@@ -169,9 +169,10 @@ fn view_key(app: &mut App, key: KeyEvent) -> Action {
         KeyCode::Char('n') => search(app),
         KeyCode::Char('f') => {
             app.filter_before = app.frames.filter().to_owned();
-            let text = match app.filter_before.is_empty() {
-                true => app.input.filter().to_owned(),
-                false => app.filter_before.clone(),
+            let text = if app.filter_before.is_empty() {
+                app.input.filter().to_owned()
+            } else {
+                app.filter_before.clone()
             };
             app.prompt = Some(Prompt::new(Purpose::Filter, &text));
         }

@@ -226,9 +226,10 @@ impl Plain<'_> {
     }
 
     fn print(&self) -> Result<(), CliError> {
-        let text = match self.args.json {
-            true => report::json(&self.session, self.args.rows.unwrap_or(usize::MAX)),
-            false => Ok(report::text(&self.session, self.args.rows.unwrap_or(20))),
+        let text = if self.args.json {
+            report::json(&self.session, self.args.rows.unwrap_or(usize::MAX))
+        } else {
+            Ok(report::text(&self.session, self.args.rows.unwrap_or(20)))
         };
         let text = text.map_err(CliError::run)?;
         writeln!(std::io::stdout(), "{text}").map_err(CliError::output)

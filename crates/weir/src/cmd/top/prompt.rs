@@ -103,9 +103,10 @@ impl Prompt {
             KeyCode::End => self.cursor = before,
             _ => {}
         }
-        match self.chars.len() == before {
-            true => Typed::Moved,
-            false => Typed::Changed,
+        if self.chars.len() == before {
+            Typed::Moved
+        } else {
+            Typed::Changed
         }
     }
 }

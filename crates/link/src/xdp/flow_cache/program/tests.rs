@@ -117,9 +117,10 @@ fn action(composed: &Composed) -> FlowAction {
 
 fn address(rng: &mut Rng, is_v6: bool) -> IpAddr {
     let bits = rng.bits();
-    match is_v6 {
-        false => Ipv4Addr::from_bits(bits as u32).into(),
-        true => Ipv6Addr::from_bits(u128::from(bits) << 64 | u128::from(!bits)).into(),
+    if is_v6 {
+        Ipv6Addr::from_bits(u128::from(bits) << 64 | u128::from(!bits)).into()
+    } else {
+        Ipv4Addr::from_bits(bits as u32).into()
     }
 }
 

@@ -120,9 +120,10 @@ fn range(values: &[f64]) -> Option<[f64; 2]> {
     let deviation = (squares.sum::<f64>() / (count - 1.0)).sqrt();
     let half = t * deviation * (1.0 + 1.0 / count).sqrt();
     let half = half.max(RANGE_MIN * mean.abs());
-    let least = match values.iter().any(|value| *value < 0.0) {
-        true => mean - half,
-        false => (mean - half).max(0.0),
+    let least = if values.iter().any(|value| *value < 0.0) {
+        mean - half
+    } else {
+        (mean - half).max(0.0)
     };
     Some([least, mean + half])
 }

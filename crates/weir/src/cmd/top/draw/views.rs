@@ -119,9 +119,10 @@ fn empty(kind: Kind, session: &Session) -> Option<String> {
             Err(why) => why.clone(),
         }),
         (Kind::Processes, None) => Some("processes are shown beside live frames".to_owned()),
-        (Kind::Processes, Some(facts)) => Some(match facts.sees_all {
-            true => "no conversation is of a process of this host".to_owned(),
-            false => "no conversation is of a process that this user may look at".to_owned(),
+        (Kind::Processes, Some(facts)) => Some(if facts.sees_all {
+            "no conversation is of a process of this host".to_owned()
+        } else {
+            "no conversation is of a process that this user may look at".to_owned()
         }),
         _ => Some("no frame has come yet".to_owned()),
     }
