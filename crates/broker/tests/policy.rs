@@ -4,7 +4,7 @@ use std::net::IpAddr;
 use std::path::Path;
 use weir_broker::Bytes;
 use weir_broker::policy::{
-    AccessRequest, Accounts, Denied, Doubt, Grant, Machine, PeerCred, Policy, PolicyError, Usage,
+    AccessRequest, Accounts, Denied, Grant, Machine, PeerCred, Policy, PolicyError, Usage, Warning,
 };
 
 const PASSWD: &str =
@@ -362,19 +362,19 @@ fn what_looks_like_a_mistake_is_told_with_its_place() {
             "at most 15 bytes",
         ),
     ] {
-        let doubts = parse(&text).unwrap().doubts(&machine);
-        let place = |doubt: &Doubt| (doubt.line, doubt.column) == (line, column);
+        let warnings = parse(&text).unwrap().warnings(&machine);
+        let place = |warning: &Warning| (warning.line, warning.column) == (line, column);
         assert!(
-            doubts
+            warnings
                 .iter()
-                .any(|doubt| place(doubt) && doubt.message.contains(words)),
-            "{text}: {doubts:?}"
+                .any(|warning| place(warning) && warning.message.contains(words)),
+            "{text}: {warnings:?}"
         );
     }
 }
 
 #[test]
-fn what_may_be_meant_is_not_doubted() {
+fn what_may_be_meant_brings_no_warning() {
     let machine = Machine {
         interfaces: vec!["lo".into(), "eth0".into()],
         memory: Some(Bytes(2 << 30)),
@@ -399,24 +399,32 @@ fn what_may_be_meant_is_not_doubted() {
         ),
         "[[grant]]\nusers = ['bob']\ninterfaces = ['wlan*']\n".into(),
     ] {
-        let doubts = parse(&text).unwrap().doubts(&machine);
-        assert!(doubts.is_empty(), "{text}: {doubts:?}");
+        let warnings = parse(&text).unwrap().warnings(&machine);
+        assert!(warnings.is_empty(), "{text}: {warnings:?}");
     }
     // Of the machine nothing is known.
     let text = "[[grant]]\nusers = ['bob']\ninterfaces = ['eth7']\nmemory_total = '900 GiB'\n";
-    assert!(parse(text).unwrap().doubts(&Machine::default()).is_empty());
+    assert!(
+        parse(text)
+            .unwrap()
+            .warnings(&Machine::default())
+            .is_empty()
+    );
 }
 
 #[test]
-fn a_grant_to_send_without_a_folder_is_doubted() {
+fn a_grant_to_send_without_a_folder_brings_a_warning() {
     let machine = |keeps_nothing| Machine {
         keeps_nothing,
         ..Machine::default()
     };
     let policy = parse(&bobs("send = true")).unwrap();
-    assert_eq!(policy.doubts(&machine(false)), []);
-    let doubts = policy.doubts(&machine(true));
-    assert_eq!((doubts.len(), doubts[0].line), (1, 1), "{doubts:?}");
-    assert!(doubts[0].message.contains("--keep FOLDER"), "{doubts:?}");
-    assert_eq!(parse(&bobs("")).unwrap().doubts(&machine(true)), []);
+    assert_eq!(policy.warnings(&machine(false)), []);
+    let warnings = policy.warnings(&machine(true));
+    assert_eq!((warnings.len(), warnings[0].line), (1, 1), "{warnings:?}");
+    assert!(
+        warnings[0].message.contains("--keep FOLDER"),
+        "{warnings:?}"
+    );
+    assert_eq!(parse(&bobs("")).unwrap().warnings(&machine(true)), []);
 }

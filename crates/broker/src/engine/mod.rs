@@ -11,12 +11,12 @@
 //! demultiplexes the frames of an interface: in the kernel ([`kernel`]), or in
 //! memory.
 
+mod attach_point;
 mod finished;
 pub mod kernel;
 mod lingering_rings;
 pub mod mem;
 mod owner;
-mod place;
 mod ports;
 mod reload;
 mod takeover;
@@ -24,8 +24,8 @@ mod tx_state;
 mod usage;
 mod verifier_budget;
 
+pub use attach_point::NATIVE_HOLD;
 pub use owner::Owner;
-pub use place::NATIVE_HOLD;
 pub use ports::{Engine, Finished, limits};
 pub use reload::Reloaded;
 pub use takeover::Takeover;

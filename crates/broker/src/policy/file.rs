@@ -1,6 +1,6 @@
 //! The policy file: TOML with strict keys, and errors with positions.
 
-use super::doubts::{self, DOUBTS_MAX, Doubt, RulePositions};
+use super::warnings::{self, RulePositions, WARNINGS_MAX, Warning};
 use super::{Accounts, Glob, Grant, Grantees, Policy, Reservation, Send, limits};
 use crate::Bytes;
 use crate::compile::{Compiler, Source};
@@ -226,12 +226,12 @@ impl Reader<'_> {
         (line, before[line_start..].chars().count() + 1)
     }
 
-    /// Stores a warning; only the first [`DOUBTS_MAX`].
-    fn doubt(&self, span: &Range<usize>, message: String) {
-        let doubts = &mut self.positions.borrow_mut().doubts;
-        if doubts.len() < DOUBTS_MAX {
+    /// Stores a warning; only the first [`WARNINGS_MAX`].
+    fn warning(&self, span: &Range<usize>, message: String) {
+        let warnings = &mut self.positions.borrow_mut().warnings;
+        if warnings.len() < WARNINGS_MAX {
             let (line, column) = self.line_column(span);
-            doubts.push(Doubt {
+            warnings.push(Warning {
                 line,
                 column,
                 message,
@@ -291,8 +291,8 @@ impl Reader<'_> {
             send: self.send(table.send)?,
             filter,
         };
-        for odd in doubts::of_numbers(&grant, table.memory_max.is_some()) {
-            self.doubt(&span, odd);
+        for odd in warnings::of_numbers(&grant, table.memory_max.is_some()) {
+            self.warning(&span, odd);
         }
         if grant.to.everyone {
             let (ports, memory) = (grant.ports_total, grant.memory_total);
@@ -301,7 +301,7 @@ impl Reader<'_> {
                  those of services and containers included, may open ports, up to {ports} \
                  and {memory} for all together"
             );
-            self.doubt(&span, message);
+            self.warning(&span, message);
         }
         Ok(grant)
     }
@@ -359,7 +359,7 @@ impl Reader<'_> {
     fn foreign(&self, span: Range<usize>, what: &str, number: u32, file: &str) {
         let message =
             format!("{what} {number} is not in {file}, which is right for one from elsewhere");
-        self.doubt(&span, message);
+        self.warning(&span, message);
     }
 
     fn globs(
@@ -383,11 +383,11 @@ impl Reader<'_> {
                 let message = format!(
                     "`{text}` matches no interface: a name has at most {NAME_LEN_MAX} bytes"
                 );
-                self.doubt(&pattern.span(), message);
+                self.warning(&pattern.span(), message);
             } else if glob.is_literal() {
                 let place = self.line_column(&pattern.span());
                 let names = &mut self.positions.borrow_mut().names;
-                if names.len() < DOUBTS_MAX {
+                if names.len() < WARNINGS_MAX {
                     names.push((text.clone(), place));
                 }
             }

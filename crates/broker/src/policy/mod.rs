@@ -11,14 +11,14 @@
 //! frames, whatever its filter accepts.
 
 mod accounts;
-mod doubts;
 mod file;
 mod glob;
+mod warnings;
 
 pub use accounts::{AccountError, Accounts};
-pub use doubts::{Doubt, Machine};
 pub use file::PolicyError;
 pub use glob::Glob;
+pub use warnings::{Machine, Warning};
 
 use crate::Bytes;
 use std::net::IpAddr;
@@ -136,7 +136,7 @@ pub struct Policy {
     pub grants: Vec<Grant>,
     /// The claims, in the order of the file.
     pub claims: Vec<Reservation>,
-    positions: doubts::RulePositions,
+    positions: warnings::RulePositions,
 }
 
 /// The properties of a requested port that the policy decides on.

@@ -1,7 +1,7 @@
 //! The lab: hosts, links, bridges, processes, and that nothing is left.
 
 mod leftovers;
-mod nobody;
-mod talk;
 mod topology;
+mod traffic;
 mod truth;
+mod unprivileged;

@@ -2,11 +2,11 @@
 
 #[path = "../bound/mod.rs"]
 mod bound;
+mod egress;
 mod moves;
-mod one;
-mod path;
+mod one_port;
 mod plan;
-mod whole;
+mod super_frames;
 
 use std::net::UdpSocket;
 use std::os::fd::AsFd;

@@ -2,7 +2,7 @@
 //! once.
 
 use super::link;
-use super::one::{OnePort, read_all};
+use super::one_port::{OnePort, read_all};
 use super::plan::generator;
 use std::collections::BTreeMap;
 use std::net::UdpSocket;

@@ -2,7 +2,7 @@
 //! and accounts for every frame.
 
 use super::bound::{binding, filter};
-use super::one::{plan_hook, read_all};
+use super::one_port::{plan_hook, read_all};
 use super::{Link, counter_of, counts, link};
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -1,7 +1,7 @@
 //! What cached verdicts cost the application, and others' keys: however many
 //! there are, and whatever was lost on the way.
 
-use crate::fast::{flows, net};
+use crate::flow_cache::{flows, net};
 use crate::net::Net;
 use std::net::Ipv4Addr;
 use std::sync::Arc;

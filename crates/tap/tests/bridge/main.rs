@@ -1,12 +1,12 @@
 //! A bridge between two hosts: a network of the lab's, real frames.
 
 mod bounds;
-mod bulk;
-mod calls;
-mod fast;
+mod flow_cache;
 mod net;
 mod oracle;
+mod pull_push;
 mod queues;
+mod tx_burst;
 
 use net::Net;
 use std::io::{Read, Write};

@@ -254,13 +254,13 @@ fn policy(path: &Path, keeps_nothing: bool) -> Result<(Policy, Accounts), CliErr
     let accounts = Accounts::of_system().map_err(CliError::run)?;
     let text = read_limited::text(path, limits::FILE_LEN_MAX)?;
     let policy = Policy::parse(&text, &accounts).map_err(|error| wrong(error).refused(path))?;
-    for doubt in policy.doubts(&machine(keeps_nothing)) {
+    for warning in policy.warnings(&machine(keeps_nothing)) {
         let wrong = Wrong {
             place: Some(TextPosition {
-                line: doubt.line,
-                column: doubt.column,
+                line: warning.line,
+                column: warning.column,
             }),
-            why: format!("warning: {}", doubt.message),
+            why: format!("warning: {}", warning.message),
         };
         say(&format!("weir: {}", wrong.of(config::name(path))));
     }

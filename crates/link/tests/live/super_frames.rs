@@ -1,7 +1,7 @@
 //! Super-frames, which the device is to segment, are delivered unsegmented and
 //! marked.
 
-use super::one::{OnePort, read_all};
+use super::one_port::{OnePort, read_all};
 use super::{Link, link};
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};

@@ -7,7 +7,7 @@ use std::fmt;
 
 /// A warning, with its position.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Doubt {
+pub struct Warning {
     /// The line, from 1.
     pub line: usize,
     /// The column, in characters from 1.
@@ -16,9 +16,9 @@ pub struct Doubt {
     pub message: String,
 }
 
-impl fmt::Display for Doubt {
+impl fmt::Display for Warning {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Doubt {
+        let Warning {
             line,
             column,
             message,
@@ -42,7 +42,7 @@ pub struct Machine {
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(super) struct RulePositions {
     /// Warnings from the text alone.
-    pub(super) doubts: Vec<Doubt>,
+    pub(super) warnings: Vec<Warning>,
     /// Interface names without wildcards, with positions.
     pub(super) names: Vec<(String, (usize, usize))>,
     /// The position of each grant.
@@ -50,7 +50,7 @@ pub(super) struct RulePositions {
 }
 
 /// Number of warnings, and of names, stored for one policy.
-pub(super) const DOUBTS_MAX: usize = 64;
+pub(super) const WARNINGS_MAX: usize = 64;
 
 /// Number of users, groups and patterns of a grant up to which it is compared
 /// to others.
@@ -58,10 +58,10 @@ const COMPARED_MAX: usize = 64;
 
 impl Policy {
     /// The warnings, in the order of the file.
-    pub fn doubts(&self, machine: &Machine) -> Vec<Doubt> {
-        let mut all = self.positions.doubts.clone();
+    pub fn warnings(&self, machine: &Machine) -> Vec<Warning> {
+        let mut all = self.positions.warnings.clone();
         let mut add = |(line, column), message| {
-            all.push(Doubt {
+            all.push(Warning {
                 line,
                 column,
                 message,
@@ -105,7 +105,7 @@ impl Policy {
                 add(*place, format!("there is no interface `{name}` now"));
             }
         }
-        all.sort_by_key(|doubt| (doubt.line, doubt.column));
+        all.sort_by_key(|warning| (warning.line, warning.column));
         all
     }
 }
