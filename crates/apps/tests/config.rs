@@ -334,7 +334,7 @@ fn an_address_of_a_link_alone_is_the_routers_on_that_link() {
 
 /// A file of something else may be one line.
 #[test]
-fn a_line_that_nobody_can_read_is_not_shown() {
+fn an_unreadable_line_is_not_shown() {
     let long = format!("# first\n{}", "\0".repeat(1 << 20));
     let said = read(&long).unwrap_err();
     assert!(said.len() < 300, "{} bytes", said.len());

@@ -183,7 +183,7 @@ fn senders_are_told_of_a_silent_neighbour() {
 
 /// Its address is one of a link alone.
 #[test]
-fn a_sender_of_the_same_link_is_told_there() {
+fn a_sender_of_the_same_link_gets_its_error_there() {
     let sender = v6("fe80::9");
     let mut settings = settings();
     settings.neighbours.push((1, sender.into(), PEER[1]));

@@ -58,7 +58,7 @@ fn an_ipv6_packet_is_forwarded_in_place() {
 }
 
 #[test]
-fn the_last_hop_is_told() {
+fn an_expiry_at_the_last_hop_is_reported() {
     let mut router = router(&settings());
     let given = give(
         &mut router,
@@ -118,7 +118,7 @@ fn what_is_too_long_is_cut_or_refused() {
 }
 
 #[test]
-fn who_asks_for_us_is_answered() {
+fn a_request_for_the_routers_address_is_answered() {
     let mut router = router(&settings());
     let question = arp::Repr {
         operation: Operation::REQUEST,

@@ -244,7 +244,7 @@ fn users_do_not_see_or_touch_each_others_ports() {
 }
 
 #[test]
-fn nonsense_ends_the_connection_with_a_reason_and_hurts_nobody_else() {
+fn nonsense_ends_the_connection_with_a_reason_and_hurts_no_other() {
     let running = Running::start(ALL);
     let mut steady = running.connect();
     let port = steady.open(copy("udp")).unwrap();
@@ -316,7 +316,7 @@ fn connections_are_bounded_for_each_user() {
 }
 
 #[test]
-fn who_does_not_read_is_dropped() {
+fn a_client_that_does_not_read_is_dropped() {
     let running = Running::start(ALL);
     let mut client = running.connect();
     client.open(copy("udp")).unwrap();
@@ -473,7 +473,7 @@ fn the_kernel_refuses_descriptors_of_clients() {
 }
 
 #[test]
-fn descriptors_that_block_when_they_are_closed_hold_nobody_up() {
+fn descriptors_that_block_when_closed_delay_no_client() {
     if !testenv::root() {
         return;
     }
@@ -532,7 +532,7 @@ fn block(running: &Running, uid: u32) -> TcpStream {
 }
 
 #[test]
-fn who_sends_descriptors_that_cannot_be_closed_is_kept_off_the_socket() {
+fn a_sender_of_unclosable_descriptors_is_kept_off_the_socket() {
     if !testenv::root() {
         return;
     }
@@ -555,7 +555,7 @@ fn who_sends_descriptors_that_cannot_be_closed_is_kept_off_the_socket() {
 }
 
 #[test]
-fn who_sends_no_descriptors_does_not_wait_for_those_who_do() {
+fn a_client_without_descriptors_does_not_wait_for_one_with() {
     if !testenv::root() {
         return;
     }
@@ -610,7 +610,7 @@ fn more_descriptors_than_a_message_may_have_end_the_connection() {
 }
 
 #[test]
-fn who_has_no_grant_is_turned_away_at_once() {
+fn a_user_without_a_grant_is_turned_away_at_once() {
     if !testenv::root() {
         return;
     }
@@ -763,7 +763,7 @@ fn a_user_comes_between_the_superusers_long_requests() {
 
 /// Many ports become ready together, and each takes the kernel long to bind.
 #[test]
-fn ports_that_take_long_to_bind_hold_nobody_up() {
+fn ports_that_take_long_to_bind_delay_no_client() {
     if !testenv::root() {
         return;
     }
@@ -809,7 +809,7 @@ fn ports_that_take_long_to_bind_hold_nobody_up() {
 }
 
 #[test]
-fn who_is_in_too_many_groups_is_turned_away() {
+fn a_user_in_too_many_groups_is_turned_away() {
     if !testenv::root() {
         return;
     }

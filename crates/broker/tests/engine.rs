@@ -51,7 +51,7 @@ fn with(filter: &str) -> OpenPort {
 /// Rings are made while the broker does something else: whoever is gone by
 /// then must not have more made than is theirs.
 #[test]
-fn who_goes_before_a_ring_is_made_has_its_memory_until_then() {
+fn an_early_close_is_charged_until_its_ring_is_made() {
     let fabric = MemBackend::new();
     fabric.add("eth0");
     let policy = Policy::parse(POLICY, &Accounts::default()).unwrap();
@@ -90,7 +90,7 @@ fn ranges(count: usize) -> String {
 }
 
 #[test]
-fn nobody_keeps_the_verifier_for_long() {
+fn no_user_keeps_the_verifier_for_long() {
     let fabric = MemBackend::new();
     fabric.add("eth0");
     let policy = Policy::parse(POLICY, &Accounts::default()).unwrap();
@@ -291,7 +291,7 @@ fn users_leave_room_for_the_superusers_long_and_many_filters() {
 
 /// What one user's filters leave of the room for shapes is everybody's.
 #[test]
-fn nobody_has_all_shapes() {
+fn no_user_has_all_subtables() {
     let fabric = MemBackend::new();
     fabric.add("eth0");
     let roomy = POLICY.replace("= 4", "= 200").replace("256 KiB", "64 MiB");
@@ -353,7 +353,7 @@ fn ipv4(protocol: u8, src_port: u16, dst_port: u16) -> Vec<u8> {
 /// The shipped policy: what the host claims, only the superuser's ports may
 /// take, and every port that copies gets what its filter accepts.
 #[test]
-fn the_shipped_policy_hides_no_frame_from_who_copies() {
+fn the_shipped_policy_hides_no_frame_from_copying_ports() {
     let shipped = include_str!("../../../examples/policy.toml");
     let policy = Policy::parse(shipped, &Accounts::default()).unwrap();
     let fabric = MemBackend::new();

@@ -60,7 +60,7 @@ fn the_first_grant_that_fits_applies() {
 }
 
 #[test]
-fn nobody_gets_more_than_granted() {
+fn no_user_gets_more_than_granted() {
     let policy = parse(POLICY).unwrap();
     let (_, grant) = policy.grant(&who(1001, &[]), "eth0").unwrap();
     let wish = AccessRequest {
@@ -301,7 +301,7 @@ fn bobs(lines: &str) -> String {
 }
 
 #[test]
-fn what_looks_like_a_mistake_is_told_with_its_place() {
+fn likely_mistakes_are_reported_with_their_position() {
     let machine = Machine {
         interfaces: vec!["lo".into(), "eth0".into()],
         memory: Some(Bytes(2 << 30)),

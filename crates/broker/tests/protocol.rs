@@ -185,7 +185,7 @@ fn descriptors_come_with_their_message() {
 }
 
 #[test]
-fn nobody_is_waited_for_who_does_not_read() {
+fn a_full_channel_blocks_no_sender() {
     let (a, _b) = Channel::pair().unwrap();
     let mut count = 0;
     while a.send(&[0; 60_000], &[], false).unwrap() == Sent::Whole {

@@ -130,7 +130,7 @@ fn other_frames_pass_only_by_policy() {
 }
 
 #[test]
-fn the_sender_of_a_packet_too_big_is_told() {
+fn the_sender_of_a_packet_too_big_gets_an_error() {
     let mut a = chain(0, &Reload::default());
     let (fate, ..) = run(&mut a, Direction::Outward, frame(1500, 0x40, 7));
     assert_eq!(fate, Fate::Drop("too-big"));

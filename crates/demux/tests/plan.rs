@@ -206,7 +206,7 @@ fn a_claim_bars_others_from_taking_never_from_copying() {
 }
 
 #[test]
-fn a_claim_that_goes_bars_nobody() {
+fn a_removed_claim_bars_no_binding() {
     let (mut plan, mut verdict) = (Plan::new(1), Verdict::new());
     let all = || filter(&Pred::All);
     plan.bind(taking(all(), 3, 1)).expect("room");

@@ -377,7 +377,7 @@ fn df_and_dscp_are_as_configured() {
 }
 
 #[test]
-fn a_packet_too_big_is_fragmented_or_its_sender_told() {
+fn a_packet_too_big_is_fragmented_or_reported_to_its_sender() {
     for (tunnel, v6, inner_mtu) in [
         ("", false, 1446),
         ("udp = true", false, 1438),

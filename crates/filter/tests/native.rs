@@ -217,7 +217,7 @@ fn comparisons_of_all_shapes_and_edges_as_values_and_as_branches() {
 }
 
 #[test]
-fn values_may_stay_in_the_frames_byte_order_only_where_nobody_notices() {
+fn values_stay_in_the_frames_byte_order_only_where_unobservable() {
     let frames = word_pairs();
     let constants = [
         0,
@@ -430,7 +430,7 @@ b5:
 }
 
 #[test]
-fn what_rejects_does_so_even_if_nobody_reads_the_result() {
+fn a_failing_load_rejects_even_if_its_result_is_unused() {
     let frames = word_pairs();
     for op in BIN_OPS {
         let program = straight(|b| {

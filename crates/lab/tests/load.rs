@@ -220,7 +220,7 @@ fn sinks_count_every_frame_and_byte() {
 }
 
 #[test]
-fn a_rate_is_never_exceeded_and_delays_are_told() {
+fn a_rate_is_never_exceeded_and_delays_are_reported() {
     if !testenv::root() {
         return;
     }
@@ -243,7 +243,7 @@ fn a_rate_is_never_exceeded_and_delays_are_told() {
 }
 
 #[test]
-fn a_generator_stops_when_told_and_when_dropped() {
+fn a_generator_stops_on_request_and_when_dropped() {
     if !testenv::root() {
         return;
     }
@@ -269,7 +269,7 @@ fn a_generator_stops_when_told_and_when_dropped() {
 }
 
 #[test]
-fn an_end_that_takes_nothing_is_told() {
+fn a_link_that_takes_nothing_is_reported() {
     if !testenv::root() {
         return;
     }

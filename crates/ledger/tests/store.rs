@@ -597,7 +597,7 @@ fn a_ledger_is_read_without_writing_to_it() {
 }
 
 #[test]
-fn how_far_counters_and_outputs_are_is_told() {
+fn the_progress_of_counters_and_outputs_is_reported() {
     let folder = Folder::new("progress");
     let mut ledger = Ledger::open(&folder.at("ledger")).unwrap();
     assert_eq!(ledger.progress().unwrap().counters, []);

@@ -64,7 +64,7 @@ fn a_program_is_attached_replaced_and_detached_at_every_hook() {
 }
 
 #[test]
-fn a_second_xdp_program_is_told_of_the_first() {
+fn a_second_xdp_program_is_refused() {
     on_a_link(|device| {
         let ifindex = device.index();
         let program = pass(Hook::XdpNative);

@@ -253,7 +253,7 @@ fn what_ipv6_hosts_send_for_themselves_may_go() {
 /// A neighbour that accepts an option with another link-layer address sends the host's packets
 /// there (RFC 4861 sections 7.2.3, 7.2.5).
 #[test]
-fn neighbours_are_told_of_no_other_link_layer_address() {
+fn neighbour_messages_carry_no_other_link_layer_address() {
     let program = program();
     let unspecified = Ipv6Addr::UNSPECIFIED;
     let (source, target, nonce, mtu) = (1, 2, 14, 5);

@@ -69,7 +69,7 @@ fn features_are_those_of_the_driver() {
 }
 
 #[test]
-fn a_name_that_is_not_there_is_answered_with_those_that_are() {
+fn an_unknown_name_is_answered_with_the_known_ones() {
     on_a_link(|_, a, _| {
         let error = Interface::named("eth9").unwrap_err();
         assert!(matches!(error, InterfaceError::Missing { .. }));
@@ -79,7 +79,7 @@ fn a_name_that_is_not_there_is_answered_with_those_that_are() {
 }
 
 #[test]
-fn nobody_may_ask() {
+fn user_nobody_may_ask() {
     on_a_link(|_, a, _| {
         let facts = unprivileged::run(|| Interface::named(a.name()).unwrap());
         assert_eq!(facts.index, a.index());
@@ -101,7 +101,7 @@ fn expect(monitor: &mut InterfaceMonitor, expected: &[Event]) {
 }
 
 #[test]
-fn what_happens_to_an_interface_is_told() {
+fn changes_of_an_interface_are_reported() {
     on_a_link(|_, a, b| {
         let mut monitor = InterfaceMonitor::open().unwrap();
         assert_eq!(monitor.next_event(Some(Duration::ZERO)).unwrap(), None);
@@ -147,7 +147,7 @@ fn what_happens_to_an_interface_is_told() {
 }
 
 #[test]
-fn news_that_were_dropped_are_found_out() {
+fn dropped_notifications_are_found_out() {
     on_a_link(|_, a, b| {
         let mut monitor = InterfaceMonitor::open().unwrap();
         // More than the socket's buffer holds (208 KiB, about 1 KiB for each).
@@ -200,7 +200,7 @@ fn drops_are_those_that_the_kernel_counts() {
 }
 
 #[test]
-fn the_kernel_is_told_of_neighbours_that_it_asks_for() {
+fn the_kernel_gets_the_neighbours_that_it_solicits() {
     on_a_link(|host, a, _| {
         if !testenv::programs(&["ip"]) {
             return;

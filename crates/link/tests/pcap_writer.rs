@@ -185,7 +185,7 @@ fn what_was_written_is_kept_when_the_writer_is_dropped() {
 }
 
 #[test]
-fn a_full_disk_is_told() {
+fn a_full_disk_is_reported() {
     let Ok(full) = std::fs::File::options().write(true).open("/dev/full") else {
         return testenv::skip("no /dev/full");
     };

@@ -262,7 +262,7 @@ fn the_next_reader_goes_on_where_the_last_one_was() {
 }
 
 #[test]
-fn nobody_reads_a_ring_with_its_descriptor_alone() {
+fn a_descriptor_alone_reads_no_ring() {
     let Some(producer) = Producer::new(1 << 16) else {
         return;
     };

@@ -579,7 +579,7 @@ fn owners(inside: Inside, each_address: bool) -> Vec<(String, Direction, u64)> {
 }
 
 #[test]
-fn a_captures_direction_is_told_by_prefixes_an_expression_or_the_sessions() {
+fn a_captures_direction_follows_prefixes_an_expression_or_sessions() {
     use Direction::{Down, Up};
     let all = |first: &str, second: &str| {
         let row = |name: &str, direction| (name.to_owned(), direction, 1);

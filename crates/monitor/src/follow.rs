@@ -271,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_missing_is_told() {
+    fn missing_bytes_are_reported() {
         let (there, _) = run(&[(true, 10, false, "abc"), (true, 20, false, "def")]);
         assert_eq!(there, "abc[7]def");
     }

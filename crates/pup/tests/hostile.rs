@@ -88,7 +88,7 @@ fn requests_for_connections_are_bounded() {
 
 /// Requests of peers that send nothing more do not keep out one that does.
 #[test]
-fn forged_requests_lock_nobody_out() {
+fn forged_requests_lock_no_client_out() {
     let mut host = Host::new(1, 2, 5);
     host.listen(socket::FTP);
     let ms = Duration::from_millis;
@@ -105,7 +105,7 @@ fn forged_requests_lock_nobody_out() {
 
 /// A connection that has ended but for the dally makes room, and repeated ends do not prolong it.
 #[test]
-fn ended_connections_keep_nobody_out() {
+fn ended_connections_keep_no_client_out() {
     let mut host = Host::new(1, 2, 5);
     host.listen(socket::FTP);
     let mut now = Duration::ZERO;

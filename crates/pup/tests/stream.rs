@@ -240,7 +240,7 @@ fn an_end_without_a_reply_ends_the_connection() {
 }
 
 #[test]
-fn nobody_is_told_apart_from_nothing() {
+fn an_absent_host_differs_from_a_refusal() {
     let mut sim = Sim::new(7, CALM);
     // A host without that socket answers.
     let remote = sim.hosts[1].port(0o777);

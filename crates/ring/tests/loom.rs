@@ -167,7 +167,7 @@ fn one_producer_wakes_the_reader_whenever_it_sleeps() {
 }
 
 #[test]
-fn two_producers_wake_the_reader_whoever_commits_first() {
+fn two_producers_wake_the_reader_in_either_order_of_commits() {
     explore(&[&[1], &[2]], true);
 }
 

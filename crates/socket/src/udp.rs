@@ -638,7 +638,7 @@ mod tests {
 
     /// Meanwhile another socket requests the address.
     #[test]
-    fn who_is_refused_keeps_what_he_had() {
+    fn a_refused_connect_keeps_the_old_peer() {
         let [any, peer, other] = ["0.0.0.0:7", "192.0.2.9:9", "192.0.2.8:9"].map(at);
         let (net, _has) = net_with(any, peer);
         let bind = || UdpSocket::bind_with(&net, any, SHARED).unwrap();
@@ -665,7 +665,7 @@ mod tests {
 
     /// The last of three stacks refuses, since another socket has the peer.
     #[test]
-    fn who_cannot_be_connected_everywhere_is_nowhere() {
+    fn a_socket_connects_on_all_shards_or_on_none() {
         let [any, peer, other] = ["0.0.0.0:7", "192.0.2.9:9", "192.0.2.8:9"].map(at);
         let (net, has) = net_with(any, peer);
         let socket = UdpSocket::bind_with(&net, any, SHARED).unwrap();

@@ -105,7 +105,7 @@ fn let_go(linger: Duration) -> (Net, Net, TcpStream, Instant) {
 /// What must not wait does not: the time is longer than any machine needs to
 /// let go, and goes on after it.
 #[test]
-fn who_does_not_block_does_not_wait_for_the_close() {
+fn a_nonblocking_socket_does_not_wait_for_the_close() {
     let linger = Duration::from_secs(600);
     let (_a, _b, server, began) = let_go(linger);
     assert!(began.elapsed() < linger / 2, "{:?}", began.elapsed());
@@ -114,7 +114,7 @@ fn who_does_not_block_does_not_wait_for_the_close() {
 
 /// And the net resets the connection when the time is over, not before.
 #[test]
-fn what_nobody_waits_for_is_reset_in_time() {
+fn an_orphan_is_reset_in_time() {
     let linger = Duration::from_millis(400);
     let (_a, _b, mut server, began) = let_go(linger);
     // Nothing is read until then, or all would arrive.
@@ -131,7 +131,7 @@ fn what_nobody_waits_for_is_reset_in_time() {
 /// As programs on Linux know it: the time is waited, and what has not arrived
 /// goes on arriving.
 #[test]
-fn waiting_and_closing_are_two_calls_for_those_who_want_it() {
+fn waiting_and_closing_are_two_calls() {
     let (_a, _b, mut client, server) = connected(true);
     client.write_all(&bytes(LEN)).unwrap();
     client.shutdown(Shutdown::Write).unwrap();

@@ -111,7 +111,7 @@ fn a_bridge_learns_of_groups_and_forgets_them() {
 }
 
 #[test]
-fn who_is_not_there_is_no_host_to_be_reached() {
+fn an_absent_neighbour_is_an_unreachable_host() {
     let (a, _b) = link::mem().unwrap();
     let config = Config::new(Address([2, 0, 0, 0, 0, 1])).address("192.0.2.1/24".parse().unwrap());
     let net = Net::new(a, &config).unwrap();

@@ -182,7 +182,7 @@ fn by_descriptor(mut near: &TcpStream, mut far: &TcpStream) -> Duration {
 /// Calls that could wait, but do not, since a descriptor is waited for, leave the links
 /// to the thread: else what comes is seen a millisecond late.
 #[test]
-fn who_waits_for_a_descriptor_is_told_at_once() {
+fn a_waiter_of_a_descriptor_is_woken_at_once() {
     let (a, b) = nets();
     let (near, far) = pair(&a, &b);
     near.set_nodelay(true).unwrap();
@@ -222,7 +222,7 @@ fn one_thread_reads_and_one_writes() {
 
 /// Between calls that lead nobody waits for the links; but not for long.
 #[test]
-fn frames_are_taken_though_nobody_calls_any_more() {
+fn frames_are_received_after_the_last_call() {
     let (a, b) = nets();
     let listener = TcpListener::bind(&b, SocketAddr::new(ip(V4[1]), 80)).unwrap();
     let (near, far) = pair(&a, &b);
@@ -236,7 +236,7 @@ fn frames_are_taken_though_nobody_calls_any_more() {
 
 /// What follows a stream of writes is not kept back for a write that never comes.
 #[test]
-fn the_last_that_was_written_goes_though_nobody_calls_any_more() {
+fn the_last_write_is_sent_after_the_last_call() {
     let (a, b) = nets();
     let (near, far) = pair(&a, &b);
     let sent = bytes(2_000_003);

@@ -204,7 +204,7 @@ fn bytes_in_a_syn_are_taken_by_every_shard() {
 
 /// Servers that are told one key take each other's cookies.
 #[test]
-fn cookies_are_made_with_the_key_that_was_told() {
+fn cookies_are_made_with_the_given_key() {
     let (client, server) = sharded(2);
     for (key, good) in [(1, false), (1, true), (2, false), (2, true), (1, false)] {
         server.set_fast_open_key([key; 16]);

@@ -106,7 +106,7 @@ fn by_the_kernel(case: Case) -> Vec<String> {
 }
 
 #[test]
-fn resets_are_told_as_the_kernel_tells_them() {
+fn resets_are_reported_as_by_the_kernel() {
     for says in [&b""[..], b"hello"] {
         for ends in [false, true] {
             for calls in ["peprrrrwep", "prrrrrpepw", "pwprrrrwe", "wrpe"] {

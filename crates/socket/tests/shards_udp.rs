@@ -226,7 +226,7 @@ fn a_socket_is_connected_in_whichever_shard_its_peer_is() {
 /// Who waits for one peer's datagrams when the socket is connected to another one
 /// hears that one's, whichever shard it is in: a thread, and a task.
 #[test]
-fn who_waits_follows_to_another_peer() {
+fn a_waiting_read_follows_to_another_peer() {
     if !testenv::root() || !testenv::tun() {
         return;
     }

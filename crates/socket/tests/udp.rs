@@ -35,7 +35,7 @@ fn datagrams_arrive_whole_by_both_versions() {
 }
 
 #[test]
-fn a_connected_socket_hears_its_peer_alone_and_learns_of_nobody() {
+fn a_connected_socket_receives_from_its_peer_alone() {
     let (a, b) = nets();
     let client = UdpSocket::bind(&a, "0.0.0.0:0").unwrap();
     client.set_read_timeout(PATIENCE).unwrap();

@@ -343,7 +343,7 @@ fn a_link_that_takes_all_is_not_full() {
 }
 /// Two bulk connections, each always with something to send: each has its share.
 #[test]
-fn a_long_run_holds_up_nobody() {
+fn a_long_burst_delays_no_connection() {
     let mut worst = 1.0_f64;
     for at in [V4[1], V6[1]] {
         for mtu in [1500, 9000] {

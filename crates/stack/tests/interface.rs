@@ -154,7 +154,7 @@ fn solicitation(addresses: AddrPair, hop_limit: u8, hardware: Option<Address>) -
 }
 
 #[test]
-fn who_asks_for_our_address_is_answered() {
+fn a_request_for_our_address_is_answered() {
     let mut stack = host();
     // A probe (RFC 5227) tells nothing about its sender, and is answered.
     for sender in [V4[1], "0.0.0.0"] {

@@ -13,7 +13,7 @@ use weir_stack::udp::{SendError, UdpId};
 use weir_wire::{arp, ipv4};
 
 #[test]
-fn packets_for_who_never_answers_end_connections() {
+fn packets_to_a_silent_neighbour_end_connections() {
     let mut world = World::new(&v4_config(DadMode::Off));
     let to = "192.0.2.77:80".parse().unwrap();
     let id = world.stack.tcp_connect(world.now_ns, None, to).unwrap();

@@ -11,7 +11,7 @@ use weir_wire::tcp::{Flags, Options};
 use weir_wire::{AddrPair, EtherType, Protocol, ethernet, icmp, ipv4};
 
 #[test]
-fn nobody_listens_and_nothing_open_is_refused() {
+fn without_a_listener_only_unopened_connections_are_refused() {
     for at in [V4, V6] {
         let mut peer = Peer::new(at);
         peer.tell(SYN, 1000, 0, b"");
@@ -379,7 +379,7 @@ fn keep_alive_finds_the_dead() {
 /// RFC 3168 §6.1: marks are told until the sender has slowed down, and ours
 /// slows down once a round trip.
 #[test]
-fn marks_of_congestion_are_told_and_heeded() {
+fn congestion_marks_are_echoed_and_heeded() {
     let (ece, cwr) = (Flags::ECE, Flags::CWR);
     let mut peer = Peer::new(V4);
     let listener = peer.listen(5);

@@ -207,7 +207,7 @@ fn much_guessed_data_is_not_taken() {
 
 /// A connection that opens is refused by who knows its number alone.
 #[test]
-fn who_opens_is_not_refused_by_guesses() {
+fn guessed_segments_refuse_no_open() {
     let mut pair = Pair::new(Impairments::default(), 23);
     let far = SocketAddr::new(V4[1].parse().unwrap(), 80);
     let near = SocketAddr::new(V4[0].parse().unwrap(), 5000);

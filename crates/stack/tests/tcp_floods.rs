@@ -255,7 +255,7 @@ fn syn_flood(milliseconds: usize, each: u32, v6: bool, near: bool) {
 }
 
 #[test]
-fn syn_floods_from_afar_keep_nobody_out() {
+fn syn_floods_from_afar_keep_no_client_out() {
     for v6 in [false, true] {
         syn_flood(60, 40, v6, false);
     }
@@ -264,7 +264,7 @@ fn syn_floods_from_afar_keep_nobody_out() {
 /// Whose address on the link nobody has: each is asked for, and the answers to
 /// others wait for none of them.
 #[test]
-fn syn_floods_from_the_link_keep_nobody_out() {
+fn syn_floods_from_the_link_keep_no_client_out() {
     for v6 in [false, true] {
         syn_flood(60, 40, v6, true);
     }
@@ -274,7 +274,7 @@ fn syn_floods_from_the_link_keep_nobody_out() {
 
 #[test]
 #[ignore = "a million SYNs: with --release"]
-fn a_million_syns_keep_nobody_out() {
+fn a_million_syns_keep_no_client_out() {
     for (v6, near) in [(false, false), (true, true)] {
         syn_flood(5000, 200, v6, near);
     }
@@ -424,7 +424,7 @@ fn tiny_segments_take_no_more_than_their_window() {
 /// Who takes a byte at a time is sent no more segments than it acknowledges, and
 /// who takes the shortest segments that there may be is served all the same.
 #[test]
-fn tiny_windows_and_sizes_draw_no_more_than_is_told() {
+fn tiny_windows_and_sizes_draw_no_more_than_documented() {
     for (mss, window) in [(48, 60_000), (1460, 1)] {
         let mut server = Server::new(15);
         let from = stranger(false, false, 1);

@@ -253,7 +253,7 @@ fn there_is_no_room_without_memory() {
 /// some, is told when there is as much; and not before, however often memory
 /// comes and goes.
 #[test]
-fn who_has_too_little_room_for_want_of_memory_is_told() {
+fn a_sender_short_of_memory_is_notified_when_there_is_room() {
     let mut pair = Pair::new(link(MS, 1_000_000_000), 7);
     // What is not read stays with who sent it.
     pair.stacks[1].tcp_configure(TcpConfig {

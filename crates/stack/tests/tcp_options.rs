@@ -210,7 +210,7 @@ fn stuck() -> Opened {
 }
 
 #[test]
-fn who_lingers_is_reset_when_the_time_is_over() {
+fn a_lingering_close_resets_at_its_deadline() {
     let Opened {
         mut pair,
         client,
@@ -239,7 +239,7 @@ fn who_lingers_is_reset_when_the_time_is_over() {
 }
 
 #[test]
-fn who_lingers_ends_well_if_all_arrives_in_time() {
+fn a_lingering_close_succeeds_if_all_arrives_in_time() {
     let Opened {
         mut pair,
         client,

@@ -115,7 +115,7 @@ fn a_peer_that_falls_back_is_sent_nothing_markable() {
 /// RFC 2883 §4: bytes that come, and the blocks that are told at last, counted
 /// from the first byte.
 #[test]
-fn all_parts_that_come_twice_are_told() {
+fn all_duplicate_ranges_are_reported() {
     type Range = (u32, u32);
     let cases: [(&str, &[Range], u32, &[Range]); 9] = [
         // §4.1: full duplicates.

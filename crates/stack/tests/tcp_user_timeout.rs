@@ -131,7 +131,7 @@ fn keep_alive_and_listeners_have_it_too() {
 /// Whoever answers all questions and never opens its window keeps nothing that
 /// its application has let go (RFC 6429); and whoever has an application, all.
 #[test]
-fn a_closed_window_is_not_waited_for_by_nobody() {
+fn an_orphan_does_not_wait_for_a_closed_window() {
     for closed in [false, true] {
         let mut peer = Peer::new(V4);
         let listener = peer.listen(5);

@@ -76,7 +76,7 @@ fn those_that_wait_longest_go_first_when_too_many_wait() {
 /// One whose application has it still goes as well, and has ended as it would
 /// have.
 #[test]
-fn who_has_one_that_waits_reads_its_end() {
+fn a_holder_of_a_time_wait_connection_reads_its_end() {
     let mut peer = Peer::new(V4);
     let listener = peer.listen(5);
     let id = peer.open(listener);

@@ -146,7 +146,7 @@ fn groups_and_all_stations_are_heard_by_each() {
 /// As servers do that have a socket for each client: it is bound where the one is
 /// that hears newcomers, and connected.
 #[test]
-fn who_is_connected_hears_its_peer_and_leaves_others_to_the_rest() {
+fn a_connected_socket_receives_from_its_peer_and_leaves_the_rest() {
     let (mut world, sockets) = world(2);
     world.stack.udp_connect(sockets[1], peer(1)).unwrap();
     for number in 0..20 {

@@ -99,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_waits_for_the_answer() {
+    fn no_caller_waits_for_the_answer() {
         let (mut watch, asked, answer) = watch();
         until(|| {
             assert!(watch.are_there());
@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_asked_again_after_each_answer_but_not_at_once() {
+    fn a_query_follows_each_answer_but_not_at_once() {
         let (mut watch, asked, answer) = watch();
         let mut asked_at = Vec::new();
         for _ in 0..3 {
@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn a_thread_that_is_gone_is_no_good_news() {
+    fn an_ended_monitor_thread_is_an_error() {
         let mut watch = LinkMonitor::new(|| panic!("on purpose")).unwrap();
         until(|| !watch.are_there());
     }

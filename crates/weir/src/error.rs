@@ -153,7 +153,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_signal_gives_the_status_and_troubles_are_told() {
+    fn a_signal_gives_the_status_and_problems_are_printed() {
         let gaps = |troubles: &[&str], signal| Incomplete {
             troubles: troubles.iter().map(|why| (*why).to_owned()).collect(),
             signal,

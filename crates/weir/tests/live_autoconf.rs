@@ -251,7 +251,7 @@ fn routers_of_dnsmasq_and_radvd_are_heard() {
 }
 
 #[test]
-fn who_waits_for_an_address_can_be_stopped() {
+fn a_wait_for_an_address_can_be_stopped() {
     let Some(kernel) = kernel() else { return };
     let url = "http://192.0.2.1/";
     let waiting = kernel.weir_as_said(&["get", url, "--link", "tap0", "--addr", "dhcp"]);

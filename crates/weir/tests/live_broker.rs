@@ -208,7 +208,7 @@ fn what_the_shipped_policy_claims_is_copied_to_listeners() {
 }
 
 #[test]
-fn ports_shows_who_holds_what() {
+fn ports_shows_the_holder_of_each_port() {
     let Some(brokered) = brokered("broker-ports") else {
         return;
     };

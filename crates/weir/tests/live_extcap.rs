@@ -12,7 +12,7 @@ use weir_lab::testenv;
 use weir_lab::wait;
 
 #[test]
-fn interfaces_link_types_options_and_filters_are_told() {
+fn interfaces_link_types_options_and_filters_are_listed() {
     let Some(net) = net() else { return };
     let ended = net
         .weir(&["extcap", "--extcap-interfaces", "--extcap-version=4.0"])

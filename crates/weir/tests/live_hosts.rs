@@ -576,7 +576,7 @@ fn an_interface_and_a_router_that_no_host_can_use_are_named() {
 }
 
 #[test]
-fn peers_that_cannot_be_are_told_with_a_remedy() {
+fn impossible_peers_are_refused_with_a_remedy() {
     let Some(net) = net() else { return };
     let away = "198.51.100.1";
     for (to, link, code, why) in [

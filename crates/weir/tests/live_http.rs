@@ -682,7 +682,7 @@ fn requests_in_a_row_are_answered_in_order() {
 }
 
 #[test]
-fn a_server_under_load_ends_when_it_is_told() {
+fn a_server_under_load_ends_on_a_signal() {
     let Some(kernel) = kernel() else { return };
     let folder = open_folder("serve-load");
     folder.write("long.bin", &vec![7; 64 << 20]);

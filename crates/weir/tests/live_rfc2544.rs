@@ -130,7 +130,7 @@ fn a_device_that_fails_is_named_and_the_others_go_on() {
 }
 
 #[test]
-fn a_signal_ends_it_and_what_was_found_is_told() {
+fn a_signal_ends_it_and_the_results_so_far_are_printed() {
     if !testenv::root() {
         return;
     }

@@ -326,7 +326,7 @@ fn a_list_of_subscribers_names_the_traffic_in_a_table_with_its_proof() {
 }
 
 #[test]
-fn a_list_that_fits_nobody_is_said() {
+fn a_list_that_fits_no_subscriber_is_reported() {
     let folder = Folder::new("meter-nobody");
     let file = folder.write("a.pcap", &capture(&[53, 80]));
     let config = folder.write("counter.toml", b"subscribers = 'list.csv'\n");

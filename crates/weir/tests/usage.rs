@@ -114,7 +114,7 @@ fn a_mediator_killed_at_any_time_loses_nothing_and_counts_nothing_twice() {
 }
 
 #[test]
-fn a_second_mediator_of_a_ledger_is_told_of_the_first() {
+fn a_second_mediator_of_a_ledger_is_refused() {
     let folder = Folder::new("usage-second");
     let config = configure(&folder, &["one"]);
     drop(Spool::open(folder.path("one").as_ref()).unwrap());

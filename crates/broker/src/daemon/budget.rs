@@ -103,7 +103,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_takes_too_much_waits_and_others_do_not() {
+    fn a_client_over_its_budget_waits_and_others_do_not() {
         let ms = Duration::from_millis;
         let (mut budget, start) = (Budget::new(ms(100), 4), Instant::now());
         budget.spend(7, ms(90), start);

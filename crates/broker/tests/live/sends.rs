@@ -394,7 +394,7 @@ fn a_path_outlives_its_broker_and_does_what_the_next_one_says() {
 }
 
 #[test]
-fn who_keeps_what_a_closed_port_sent_by_gains_nothing() {
+fn a_kept_egress_socket_of_a_closed_port_sends_nothing() {
     let Some(net) = net() else { return };
     let folder = Folder::new(&net);
     let (broker, _) = folder.broker(&net, &policy(SEND));

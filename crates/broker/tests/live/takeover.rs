@@ -161,7 +161,7 @@ fn ports_of_another_version_of_the_protocol_end() {
 }
 
 #[test]
-fn what_belongs_to_nobody_is_swept() {
+fn pins_without_an_owner_are_swept() {
     let Some(net) = net() else { return };
     let folder = Folder::new(&net);
     let server = net.server(5001);

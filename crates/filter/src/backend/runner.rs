@@ -80,7 +80,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_interpreter_keeps_its_memory_and_waits_for_nobody() {
+    fn the_interpreter_keeps_its_memory_and_waits_for_no_thread() {
         let text = "filter {\nb0:\n  v0 = load.1 [0]\n  v1 = add v0, 1\n  ret v1\n}";
         let program: Program = text.parse().unwrap();
         let interpreted = Interpreted::new(program, NativeError::Unsupported);

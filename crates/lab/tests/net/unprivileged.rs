@@ -27,7 +27,7 @@ const NONE: [&str; 6] = [
 ];
 
 #[test]
-fn a_thread_is_nobody_and_its_process_is_not() {
+fn a_thread_is_user_nobody_and_its_process_is_not() {
     if !testenv::root() {
         return;
     }
@@ -53,7 +53,7 @@ fn shows_its_rights() {
 
 /// Even if the machine's `/dev/net/tun` is accessible to root only.
 #[test]
-fn a_process_of_nobody_has_a_device_for_tap_interfaces() {
+fn a_process_of_user_nobody_has_a_device_for_tap_interfaces() {
     if !testenv::root() || !testenv::tun() {
         return;
     }
@@ -76,7 +76,7 @@ fn opens_its_interface() {
 }
 
 #[test]
-fn a_process_in_a_host_is_nobody() {
+fn a_process_in_a_host_is_user_nobody() {
     if !testenv::root() {
         return;
     }
@@ -96,7 +96,7 @@ fn a_process_in_a_host_is_nobody() {
 }
 
 #[test]
-fn a_panic_of_nobody_goes_on() {
+fn a_panic_as_user_nobody_goes_on() {
     if !testenv::root() {
         return;
     }

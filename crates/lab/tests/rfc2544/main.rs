@@ -367,7 +367,7 @@ fn a_lossless_rate_is_found_for_the_bridge() {
 }
 
 #[test]
-fn each_fault_is_told_by_its_name() {
+fn each_fault_is_reported_by_its_name() {
     if !testenv::root() {
         return;
     }

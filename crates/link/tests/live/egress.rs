@@ -254,7 +254,7 @@ fn send_all(transmitter: &mut XskTx, frames: &[Vec<u8>]) {
 }
 
 #[test]
-fn nobody_sends_what_the_rules_allow_and_nothing_else() {
+fn user_nobody_sends_what_the_rules_allow_and_nothing_else() {
     let Some(mut path) = Path::open(OURS) else {
         return;
     };

@@ -256,17 +256,17 @@ fn bindings_under_one_key_have_a_limit_and_copies_too() {
 /// Frames that a port loses are counted for its owner and in the next record,
 /// which then has the long header.
 #[test]
-fn losses_are_told_with_the_next_frame() {
+fn losses_are_recorded_with_the_next_frame() {
     if !permitted() {
         return;
     }
     for hook in HOOKS {
-        losses_are_told(hook, 1_000, 8 + 40 + 1_024);
-        losses_are_told(hook, 60, 8 + 16 + 64);
+        losses_are_recorded(hook, 1_000, 8 + 40 + 1_024);
+        losses_are_recorded(hook, 60, 8 + 16 + 64);
     }
 }
 
-fn losses_are_told(hook: Hook, frame_bytes: usize, record_bytes: usize) {
+fn losses_are_recorded(hook: Hook, frame_bytes: usize, record_bytes: usize) {
     let mut rig = Rig::new(hook, Options::default(), 2);
     let everything = Filter::new(Program::constant(1 << 18));
     rig.bind(binding(everything.clone(), 5, false, 1, 3));

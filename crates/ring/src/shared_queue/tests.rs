@@ -304,7 +304,7 @@ fn a_process_dies_after_each_of_its_writes() {
 }
 
 #[test]
-fn who_takes_over_dies_too_after_each_of_its_writes() {
+fn the_successor_dies_too_after_each_of_its_writes() {
     let (mut writes, mut worlds) = (0, 0);
     while died_after(writes).is_some() {
         for later in 0.. {
@@ -334,7 +334,7 @@ fn who_takes_over_dies_too_after_each_of_its_writes() {
 }
 
 #[test]
-fn nobody_takes_what_a_living_process_has() {
+fn no_process_takes_what_a_living_process_has() {
     let (world, mut first) = World::new();
     let mut second = world.join(2);
     frames_come(&world);
@@ -459,7 +459,7 @@ fn no_member_has_a_chunk_handed_out_twice() {
 
 #[test]
 #[should_panic(expected = "memory of another process is joined")]
-fn nobody_makes_a_second_pool_of_all_chunks() {
+fn no_process_makes_a_second_pool_of_all_chunks() {
     let umem = Umem::create(CHUNKS, 2048).unwrap();
     let file = umem.as_fd().try_clone_to_owned().unwrap();
     let _pool = Pool::new(umem, 1, 0);

@@ -454,7 +454,7 @@ mod tests {
     }
 
     #[test]
-    fn changes_are_told_twice_and_queries_answered_in_time() {
+    fn changes_are_reported_twice_and_queries_answered_in_time() {
         let mut groups = Groups::new(7);
         let group = ip("224.1.2.3");
         assert!(groups.join(group, false) && groups.join(group, false));

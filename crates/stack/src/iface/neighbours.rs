@@ -449,7 +449,7 @@ mod tests {
     /// Frames to many addresses without a station: a bounded number of frames waits, all others are
     /// counted, and the newest few of each wait in any case.
     #[test]
-    fn a_flood_to_nobody_waits_within_bounds() {
+    fn a_flood_to_absent_neighbours_waits_within_bounds() {
         let mut neighbours = Neighbours::default();
         let ip = |number: usize| IpAddr::V4(std::net::Ipv4Addr::from_bits(number as u32));
         let held = |neighbours: &Neighbours| {
@@ -542,7 +542,7 @@ mod tests {
     }
 
     #[test]
-    fn what_waits_is_dropped_with_who_never_answers() {
+    fn queued_frames_are_dropped_with_a_silent_neighbour() {
         let mut neighbours = Neighbours::default();
         assert_eq!(neighbours.resolve(0, IP), None);
         neighbours.enqueue_unresolved(IP, vec![1]);
@@ -558,7 +558,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_is_believed_who_was_not_asked() {
+    fn an_unsolicited_answer_is_not_believed() {
         let mut neighbours = Neighbours::default();
         assert_eq!(neighbours.answered(0, IP, HARDWARE), None);
         assert_eq!(
@@ -614,7 +614,7 @@ mod tests {
 
     /// Packets from forged senders on the link that have no entry.
     #[test]
-    fn who_never_answers_displaces_nobody_who_has() {
+    fn a_silent_neighbour_displaces_no_reachable_one() {
         let mut neighbours = Neighbours::default();
         neighbours.resolve(7, IP);
         neighbours.answered(7, IP, HARDWARE);

@@ -241,7 +241,7 @@ mod tests {
     use super::{BACKOFF_MAX_NS, BACKOFF_NS, BACKOFF_RESET_NS, Backoff};
 
     #[test]
-    fn who_is_held_up_again_pauses_for_longer() {
+    fn a_further_stall_lengthens_the_pause() {
         let mut pause = Backoff::default();
         assert!(pause.has_ended(0));
         let mut now = 5 * BACKOFF_NS;

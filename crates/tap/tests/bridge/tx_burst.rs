@@ -144,7 +144,7 @@ fn where_the_other_end_takes_none_so_a_socket_sends_them() {
 /// Each call leaves a pool of pages where one of its frames is kept: of such
 /// there are few, and a socket sends while they last.
 #[test]
-fn frames_that_nobody_frees_are_sent_by_a_socket_in_the_end() {
+fn frames_that_stay_unfreed_are_sent_by_a_socket_in_the_end() {
     if !testenv::root() {
         return;
     }

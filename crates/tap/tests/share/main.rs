@@ -252,7 +252,7 @@ fn what_cannot_be_shared_is_refused() {
 /// Whoever is killed, at whatever instant, harms nobody: no frame comes twice,
 /// no chunk is missing, and frames go on.
 #[test]
-fn killed_at_random_instants_it_harms_nobody() {
+fn killed_at_random_instants_it_harms_no_other_process() {
     if !testenv::root() {
         return;
     }

@@ -381,7 +381,7 @@ mod tests {
 
     /// At 1 bit/s, a block of 128 KB is due after twelve days.
     #[test]
-    fn who_waits_for_a_rate_ends_with_the_test() {
+    fn a_paced_sender_ends_with_the_test() {
         let over = AtomicBool::new(false);
         let mut pace = Pacer::new(1);
         assert!(pace.wait(128 << 10, &over), "the first goes at once");

@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn idle_clients_keep_nobody_waiting() {
+    fn idle_clients_keep_no_other_waiting() {
         let server = Metrics::serve(([127, 0, 0, 1], 0).into()).unwrap();
         let mut out = Exposition::new("weir_test_");
         out.one("a", "gauge", "A.", 5);

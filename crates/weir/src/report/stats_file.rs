@@ -215,7 +215,7 @@ mod tests {
     /// A FIFO has complete lines, however slow its reader is, and another reader finds further
     /// lines.
     #[test]
-    fn readers_of_a_fifo_have_whole_lines_and_hold_up_nobody() {
+    fn readers_of_a_fifo_have_whole_lines_and_delay_no_writer() {
         let folder = folder("fifo");
         let fifo = folder.join("fifo");
         mknodat(CWD, &fifo, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();

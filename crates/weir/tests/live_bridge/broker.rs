@@ -74,7 +74,7 @@ fn kill(running: Running) {
     assert_eq!(running.end().code, None);
 }
 
-fn whoever_dies_first(name: &str, broker_is_first: bool) {
+fn either_process_may_die_first(name: &str, broker_is_first: bool) {
     let Some(net) = net() else { return };
     let _cleaned = Cleaned(&net);
     let beside = Beside::new(&net, name);
@@ -121,10 +121,10 @@ fn whoever_dies_first(name: &str, broker_is_first: bool) {
 
 #[test]
 fn it_survives_the_death_of_the_broker() {
-    whoever_dies_first("bridge-broker-first", true);
+    either_process_may_die_first("bridge-broker-first", true);
 }
 
 #[test]
 fn the_wire_survives_the_death_of_the_broker() {
-    whoever_dies_first("bridge-broker-last", false);
+    either_process_may_die_first("bridge-broker-last", false);
 }

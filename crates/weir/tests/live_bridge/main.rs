@@ -618,7 +618,7 @@ fn two_signals_at_once_are_one() {
 }
 
 #[test]
-fn it_gives_signs_of_life_to_who_asks() {
+fn it_sends_heartbeats_to_the_watchdog() {
     let Some(net) = net() else { return };
     let folder = Folder::new("bridge-life");
     let (path, watchdog) = (folder.path("notify"), folder.write("watchdog", b""));

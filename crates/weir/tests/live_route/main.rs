@@ -226,7 +226,7 @@ fn until_pings(net: &Net, count: usize, when: &str) {
 /// While weir does not route, the host routes as without weir, or packets are
 /// dropped.
 #[test]
-fn killed_the_host_routes_or_nobody() {
+fn killed_the_host_routes_or_packets_are_dropped() {
     let Some(net) = beside_the_hosts("route-killed") else {
         return;
     };

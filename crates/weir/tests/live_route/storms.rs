@@ -165,7 +165,7 @@ fn what_goes_round_by_the_fast_path_ends_by_the_hops_left() {
 
 /// Many stations resolve the router, and send to many destinations.
 #[test]
-fn storms_leave_room_for_those_who_talk() {
+fn storms_leave_room_for_conversations() {
     const OTHERS: u32 = 200;
     let Some(net) = Net::new("route-storm") else {
         return;

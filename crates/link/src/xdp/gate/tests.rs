@@ -149,7 +149,7 @@ fn what_another_version_left_at_interfaces_that_are_gone_is_nothing() {
 
 /// Not ready yet, or shut after a hang: the owner lives.
 #[test]
-fn what_a_process_has_is_nobody_elses() {
+fn an_owned_link_has_no_second_owner() {
     if !testenv::root() {
         return;
     }
@@ -195,7 +195,7 @@ fn what_a_process_has_is_nobody_elses() {
 
 /// Another process removed the folder between the two steps.
 #[test]
-fn who_looks_leaves_nothing() {
+fn cleaning_creates_no_folder() {
     if !testenv::root() {
         return;
     }

@@ -18,7 +18,7 @@ mod tests {
     use super::voluntary_switches;
 
     #[test]
-    fn who_sleeps_has_waited() {
+    fn a_sleep_is_a_voluntary_switch() {
         let before = voluntary_switches();
         std::thread::sleep(std::time::Duration::from_millis(2));
         assert!(voluntary_switches() > before);

@@ -103,9 +103,9 @@ mod tests {
     /// In a session of its own, so that other processes of the session are not
     /// affected.
     #[test]
-    fn who_leads_a_session_has_it_first_and_nobody_else() {
+    fn a_session_leader_has_priority_and_no_other_process() {
         const NAME: &str =
-            "xdp::sched::priority::tests::who_leads_a_session_has_it_first_and_nobody_else";
+            "xdp::sched::priority::tests::a_session_leader_has_priority_and_no_other_process";
         const ROLE: &str = "WEIR_TEST_ROLE";
         if !testenv::root() || !testenv::programs(&["setsid", "unshare"]) || session().is_none() {
             return;

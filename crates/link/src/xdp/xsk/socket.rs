@@ -408,7 +408,7 @@ mod tests {
     use weir_lab::testenv;
 
     #[test]
-    fn who_may_not_lock_the_memory_is_told_the_limit() {
+    fn a_refused_memory_lock_names_the_limit() {
         if !testenv::root() {
             return;
         }

@@ -439,7 +439,7 @@ mod tests {
     /// For any sequence of calls: unless a call leads, the thread polls with the present timers, or
     /// runs, or does so within [`HANDOVER_TIMEOUT`].
     #[test]
-    fn somebody_always_waits_for_the_links() {
+    fn a_driver_always_waits_for_the_links() {
         const SEED: u64 = 22;
         println!("seed {SEED}");
         let mut random = SEED;

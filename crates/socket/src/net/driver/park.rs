@@ -71,7 +71,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_roused_before_does_not_wait() {
+    fn an_earlier_unpark_ends_the_wait_at_once() {
         let place = Parker::default();
         place.unpark();
         place.wait(None, || unreachable!("it has no time"));

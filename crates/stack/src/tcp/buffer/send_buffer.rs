@@ -521,7 +521,7 @@ mod tests {
     }
 
     #[test]
-    fn small_segments_wait_unless_told_otherwise() {
+    fn small_segments_wait_unless_allowed_to_go() {
         let mut send = send(5000);
         assert_eq!(send.sendable(1000, 1000), Sendable::Nothing);
         send.write(&[1; 100], usize::MAX);

@@ -306,7 +306,7 @@ mod tests {
     /// The one of which the table would say that it is this connection is none, while
     /// that is a PCB and when it is a record.
     #[test]
-    fn nobody_is_taken_for_another() {
+    fn a_minisock_is_taken_for_no_other_connection() {
         let config = Config::new(STATION).address("2001:db8::1/32".parse().unwrap());
         let mut stack = Stack::new(&config, 4).unwrap();
         let listener = stack.tcp_listen(OURS.into(), 5).unwrap();

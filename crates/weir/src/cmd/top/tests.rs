@@ -321,7 +321,7 @@ fn a_replay_takes_its_time_and_pauses() {
 }
 
 #[test]
-fn what_exceeds_a_table_is_told() {
+fn rows_beyond_a_table_are_counted() {
     let folder = Folder::new("many");
     let path = folder.0.join("a.pcapng");
     let frames: Vec<Vec<u8>> = (0..100_100_u32)

@@ -116,7 +116,7 @@ fn the_address_with_the_token_sets_a_cookie_that_shows_the_page() {
 }
 
 #[test]
-fn names_in_the_news_end_no_element_of_the_page() {
+fn names_in_events_end_no_element_of_the_page() {
     let (_server, at) = server("{\"source\":\"</script><b>\"}");
     let fields = format!("Host: localhost\r\nAuthorization: Bearer {TOKEN}\r\n");
     let page = ask(at, "GET /", &fields);
@@ -153,7 +153,7 @@ fn names_of_other_sites_are_refused() {
 }
 
 #[test]
-fn events_come_as_there_are_news_and_streams_are_limited() {
+fn events_are_sent_on_changes_and_streams_are_limited() {
     let (server, at) = server("{}");
     assert!(!server.is_watched());
     let open = || {

@@ -139,7 +139,7 @@ fn what_is_being_made_is_a_path_already() {
 
 /// Who asks and goes has no more made than who stays.
 #[test]
-fn what_is_being_made_for_nobody_is_for_the_next() {
+fn a_path_being_made_for_a_closed_port_serves_the_next() {
     if !testenv::root() {
         return;
     }

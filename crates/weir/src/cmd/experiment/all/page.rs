@@ -247,7 +247,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn rows_become_a_table_and_failures_are_told() {
+    fn rows_become_a_table_and_failures_are_listed() {
         let value = json!({
             "rows": [{"a": 1, "b": {"c": "<x>"}}, {"a": 2.5}],
             "seed": 7,
