@@ -16,13 +16,15 @@
 //! pool = ["203.0.113.1"]        # default: the addresses of the outside
 //! ```
 
-use crate::balance::{Balance, BalanceConfig, Server, WEIGHT_MAX};
-use crate::ipsec::{Ipsec, Reload};
+use crate::balance::{Balance, BalanceConfig, HttpCheck, Server, WEIGHT_MAX};
+use crate::ipsec::{self, Ipsec};
 use crate::nat::{Filtering, Forward, Nat, NatConfig, Prefix, Timeouts, Transport};
+use crate::reload::Reload;
 use crate::stages::{BURST_BYTES_MAX, Discard, Mark, Police, RATE_BITS_MAX};
 use crate::{Stage, filter};
 use serde::Deserialize;
 use std::net::{Ipv4Addr, SocketAddrV4};
+use std::ops::RangeInclusive;
 use toml::Spanned;
 use toml::de::{DeTable, Deserializer};
 use weir_filter::ir::Program;
@@ -101,9 +103,18 @@ enum Kind {
     Drop,
     Police(Police),
     Nat(Box<NatConfig>),
-    Balance(Box<BalanceConfig>, [Ipv4Addr; 1]),
+    Balance(Box<Balanced>),
     /// The name of the file `sa.toml`.
     Ipsec(String),
+}
+
+#[derive(Clone, Debug)]
+struct Balanced {
+    config: BalanceConfig,
+    /// The address of the service.
+    address: [Ipv4Addr; 1],
+    /// Where the stage takes other servers from.
+    reload: Reload<Vec<Server>>,
 }
 
 /// What a stage needs to know beside its configuration.
@@ -116,7 +127,7 @@ pub struct Context<'a> {
     /// The addresses of the outside link: the default pool.
     pub outside: &'a [Ipv4Addr],
     /// What the file of a stage `ipsec` says, and where changes of it come.
-    pub ipsec: Option<(&'a weir_esp::Config, Reload)>,
+    pub ipsec: Option<(&'a weir_esp::Config, ipsec::Reload)>,
 }
 
 #[derive(Deserialize)]
@@ -214,7 +225,19 @@ struct BalanceTable {
     idle: Option<Spanned<String>>,
     closing: Option<Spanned<String>>,
     probe: Option<Spanned<String>>,
+    probe_timeout: Option<Spanned<String>>,
     probes: Option<u32>,
+    fall: Option<u32>,
+    rise: Option<u32>,
+    http: Option<Spanned<HttpTable>>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct HttpTable {
+    path: Option<String>,
+    host: Option<String>,
+    status: Option<Spanned<NameOrNumber>>,
 }
 
 #[derive(Deserialize)]
@@ -268,8 +291,12 @@ impl StageConfig {
                 let table = BalanceTable::deserialize(read)?;
                 let filter = table.filter.clone();
                 let config = balance(&table)?;
-                let address = [config.service.0];
-                (Kind::Balance(Box::new(config), address), filter)
+                let balanced = Balanced {
+                    address: [config.service.0],
+                    config,
+                    reload: Reload::default(),
+                };
+                (Kind::Balance(Box::new(balanced)), filter)
             }
             // No filter: what it would not select would be unprotected.
             "ipsec" => (Kind::Ipsec(IpsecTable::deserialize(read)?.sa), None),
@@ -293,7 +320,7 @@ impl StageConfig {
     pub fn pool(&self) -> &[Ipv4Addr] {
         match &self.kind {
             Kind::Nat(config) => &config.pool,
-            Kind::Balance(_, service) => service,
+            Kind::Balance(balanced) => &balanced.address,
             _ => &[],
         }
     }
@@ -302,6 +329,15 @@ impl StageConfig {
     pub fn sa_file(&self) -> Option<&str> {
         match &self.kind {
             Kind::Ipsec(file) => Some(file),
+            _ => None,
+        }
+    }
+
+    /// The servers of a stage `balance`, and where a running one takes others from; `None` of
+    /// other stages.
+    pub fn servers(&self) -> Option<(&[Server], &Reload<Vec<Server>>)> {
+        match &self.kind {
+            Kind::Balance(balanced) => Some((&balanced.config.servers, &balanced.reload)),
             _ => None,
         }
     }
@@ -356,12 +392,13 @@ impl StageConfig {
                 let nat = Nat::new(config, context.seed);
                 Box::new(nat.map_err(|error| ConfigError::new(self.at, error.to_string()))?)
             }
-            Kind::Balance(config, _) => {
-                let balance = Balance::new(BalanceConfig::clone(config), context.seed);
+            Kind::Balance(balanced) => {
+                let balance = Balance::new(balanced.config.clone(), context.seed);
                 let wrong = |error: crate::balance::BalanceError| {
                     ConfigError::new(self.at, error.to_string())
                 };
-                Box::new(balance.map_err(wrong)?)
+                let balance = balance.map_err(wrong)?;
+                Box::new(balance.reloaded_by(balanced.reload.clone()))
             }
             Kind::Ipsec(file) => {
                 let Some((config, reload)) = &context.ipsec else {
@@ -461,16 +498,60 @@ fn balance(table: &BalanceTable) -> Result<BalanceConfig, ConfigError> {
     });
     let servers = servers.collect::<Result<Vec<Server>, ConfigError>>()?;
     let usual = BalanceConfig::new(protocol, end(&table.service)?, servers);
+    let probe = match protocol {
+        Protocol::TCP => duration(&table.probe, 0, usual.probe)?,
+        _ => 0,
+    };
+    let http = table.http.as_ref().map(|http| {
+        if probe == 0 {
+            let message =
+                "http: checks are probes of TCP: give `probe` an interval, or leave it out";
+            return Err(ConfigError::new(http.span().start, message));
+        }
+        self::http(http, usual.service)
+    });
+    let http = http.transpose()?;
     Ok(BalanceConfig {
         sessions_max: table.sessions_max.unwrap_or(usual.sessions_max),
         idle: duration(&table.idle, LIFE_MIN, usual.idle)?,
         closing: duration(&table.closing, LIFE_MIN, usual.closing)?,
-        probe: match protocol {
-            Protocol::TCP => duration(&table.probe, 0, usual.probe)?,
-            _ => 0,
-        },
-        probes: table.probes.unwrap_or(usual.probes),
+        probe,
+        probe_timeout: duration(&table.probe_timeout, 0, probe)?,
+        fall: table.fall.or(table.probes).unwrap_or(usual.fall),
+        rise: table.rise.or(table.probes).unwrap_or(usual.rise),
+        http,
         ..usual
+    })
+}
+
+/// A check by HTTP: of `/` at the service, and every status of success or redirection is good.
+fn http(table: &Spanned<HttpTable>, service: (Ipv4Addr, u16)) -> Result<HttpCheck, ConfigError> {
+    let http = table.get_ref();
+    let statuses = match &http.status {
+        None => vec![200..=399],
+        Some(text) => statuses(text)?,
+    };
+    let host = || format!("{}:{}", service.0, service.1);
+    Ok(HttpCheck {
+        path: http.path.clone().unwrap_or_else(|| "/".into()),
+        host: http.host.clone().unwrap_or_else(host),
+        statuses,
+    })
+}
+
+/// Statuses, as in `200`, `"200-399"` or `"200,204,300-399"`.
+fn statuses(value: &Spanned<NameOrNumber>) -> Result<Vec<RangeInclusive<u16>>, ConfigError> {
+    let range = |text: &str| {
+        let (first, last) = text.split_once('-').unwrap_or((text, text));
+        Some(first.trim().parse().ok()?..=last.trim().parse().ok()?)
+    };
+    let read: Option<Vec<_>> = match value.get_ref() {
+        NameOrNumber::Number(number) => u16::try_from(*number).ok().map(|one| vec![one..=one]),
+        NameOrNumber::Name(text) => text.split(',').map(range).collect(),
+    };
+    read.ok_or_else(|| {
+        let message = "status: write statuses of 100 to 599, as in 200 or \"200,300-399\"";
+        ConfigError::new(value.span().start, message)
     })
 }
 

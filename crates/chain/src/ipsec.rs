@@ -10,38 +10,14 @@
 use crate::batch::{Batch, Output};
 use crate::flow::Direction;
 use crate::packet::Packet;
+use crate::reload::RELOAD_INTERVAL;
 use crate::stage::Stage;
-use std::fmt;
-use std::sync::{Arc, Mutex, PoisonError};
 use weir_esp::{Config, ConfigError, Gateway, Inward, Outward};
 use weir_wire::EtherType;
 use weir_wire::field::read_u16;
 
-/// Interval at which a new configuration is looked for, in ns.
-const RELOAD_INTERVAL: u64 = 100_000_000;
-
 /// Where another thread puts a new configuration for a running stage.
-#[derive(Clone, Default)]
-pub struct Reload(Arc<Mutex<Option<Config>>>);
-
-impl Reload {
-    /// Has the stage take this configuration; an earlier one that it has not
-    /// taken yet is forgotten.
-    pub fn put(&self, config: Config) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(config);
-    }
-
-    /// The new configuration; `None` if there is none, or one is being put.
-    fn take(&self) -> Option<Config> {
-        self.0.try_lock().ok()?.take()
-    }
-}
-
-impl fmt::Debug for Reload {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Reload(…)")
-    }
-}
+pub type Reload = crate::Reload<Config>;
 
 /// The stage; see the [module](self).
 pub struct Ipsec {

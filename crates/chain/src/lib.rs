@@ -23,6 +23,7 @@
 //! - [`stages`]: marking, dropping, policing.
 //! - [`nat`]: translation of addresses and ports.
 //! - [`balance`]: load sharing.
+//! - `reload`: [`Reload`], what a running stage takes anew.
 //! - [`ipsec`]: ESP by policies, of `weir-esp`.
 //! - [`config`]: `[[stage]]` of a configuration file.
 //!
@@ -47,6 +48,7 @@ mod key_only;
 mod layers;
 pub mod nat;
 pub mod packet;
+mod reload;
 mod slots;
 mod stage;
 pub mod stages;
@@ -58,6 +60,7 @@ pub use edits::{Edits, Routed};
 pub use flow::{Direction, Endpoints, Flow};
 pub use layers::{Fragment, Layers};
 pub use packet::{Bytes, Fate, Packet, Ticket, Trace};
+pub use reload::Reload;
 pub use stage::Stage;
 
 /// The example of the README, run as a doctest.

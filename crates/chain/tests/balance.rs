@@ -7,7 +7,7 @@ use common::{Spec, checksums_are_right};
 use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
 use weir_chain::balance::{Balance, BalanceConfig, Server};
-use weir_chain::{Batch, Direction, Endpoints, Fate, Output, Packet, Stage};
+use weir_chain::{Batch, Direction, Endpoints, Fate, Output, Packet, Reload, Stage};
 use weir_wire::Protocol;
 use weir_wire::field::{read_u16, read_u32};
 
@@ -141,6 +141,41 @@ fn removing_one_of_a_hundred_servers_moves_few_others() {
         moved * 1000 <= CLIENTS as usize * 11,
         "{moved} of {CLIENTS} move"
     );
+}
+
+/// The same through the place that another thread puts a new set in, as SIGHUP does.
+#[test]
+fn a_set_that_is_put_is_taken_and_a_wrong_one_is_not() {
+    let reload = Reload::default();
+    let mut balance = Balance::new(config(3), 1)
+        .unwrap()
+        .reloaded_by(reload.clone());
+    let before: Vec<Ipv4Addr> = (0..300)
+        .map(|number| server_of(&mut balance, 0, number, 0x02).unwrap())
+        .collect();
+    let mut output = Output::default();
+    reload.put(Vec::new());
+    balance.poll(SECOND, &mut output);
+    assert_eq!(balance.shares().count(), 3, "no server is no set");
+    reload.put(vec![server(3), server(2), server(4)]);
+    let due = balance.next_deadline().unwrap();
+    assert!(due <= 2 * SECOND, "{due}");
+    balance.poll(due, &mut output);
+    let ends: Vec<Ipv4Addr> = balance.shares().map(|(it, ..)| it.end.0).collect();
+    assert_eq!(ends, [3, 2, 4].map(|last| server(last).end.0));
+    for number in 0..300 {
+        let was = before[number as usize];
+        if was != server(1).end.0 {
+            assert_eq!(server_of(&mut balance, due, number, 0x10), Some(was));
+        }
+    }
+    let new: Vec<_> = (1000..1300)
+        .map(|number| server_of(&mut balance, due, number, 0x02).unwrap())
+        .collect();
+    assert!(!new.contains(&server(1).end.0) && new.contains(&server(4).end.0));
+    let mut counts = BTreeMap::new();
+    balance.counters(&mut |name, value| _ = counts.insert(name, value));
+    assert_eq!((counts["reloads"], counts["reloads_refused"]), (1, 1));
 }
 
 #[test]
@@ -361,6 +396,15 @@ fn wrong_sets_are_refused() {
         )
         .is_err()
     );
+    for (timeout, fall) in [(SECOND + 1_000_000, 3), (0, 3), (SECOND, 0), (SECOND, 101)] {
+        let wrong = BalanceConfig {
+            probe: SECOND,
+            probe_timeout: timeout,
+            fall,
+            ..config(1)
+        };
+        assert!(Balance::new(wrong, 1).is_err(), "{timeout} {fall}");
+    }
     let mut balance = Balance::new(config(2), 1).unwrap();
     assert!(balance.set_servers(vec![]).is_err());
     let mut wrong = config(1);

@@ -4,22 +4,27 @@
 //! A new session goes to the server that Maglev's table has for the client's
 //! address and port; the session keeps it, whatever becomes of the set. A
 //! server that *drains* keeps its sessions and gets no new ones. Servers are
-//! probed by the stage itself: SYN, and the answer SYN ACK, which it resets. A
-//! server that does not answer is *down*: its sessions end, and clients that
-//! connect again reach another one.
+//! probed by the stage itself, by a connection or by a request of HTTP
+//! (`balance/probe.rs`). A server that does not answer as expected is *down*:
+//! its sessions end, and clients that connect again reach another one.
 //!
 //! Replies come back through the box: it is the servers' way to the clients.
 
 mod maglev;
+mod probe;
+
+pub use probe::{HTTP_RANGES_MAX, HTTP_TEXT_MAX, HttpCheck};
 
 use crate::batch::{Batch, Output};
 use crate::flow::{Direction, Endpoints, Flow};
 use crate::packet::Packet;
+use crate::reload::{RELOAD_INTERVAL, Reload};
 use crate::slots::{Handle, Slots};
 use crate::stage::Stage;
 use ahash::RandomState;
 use griddle::HashMap;
 use maglev::{Candidate, Table};
+use probe::{Arrived, FIN, Out, Probe, RST, Request, SYN, Step};
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 use std::net::{IpAddr, Ipv4Addr};
@@ -45,13 +50,10 @@ const EXPIRE_MAX: usize = 4096;
 /// The transport port that probes come from.
 const PROBE_PORT: u16 = 1023;
 
-/// TCP flags.
-const SYN: u8 = 2;
-const RST: u8 = 4;
-const ACK: u8 = 0x10;
-const FIN: u8 = 1;
-
 const SECOND: u64 = 1_000_000_000;
+
+/// Nanoseconds in a millisecond.
+const MS: u64 = 1_000_000;
 
 /// A server of a service.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -82,9 +84,16 @@ pub struct BalanceConfig {
     pub closing: u64,
     /// Interval of probes of a server, in ns; 0 for none. Servers of UDP are not probed.
     pub probe: u64,
-    /// Number of probes in a row without an answer, or with an answer, after
-    /// which a server is down, or up again.
-    pub probes: u32,
+    /// Longest time of a probe, in ns: up to the interval.
+    pub probe_timeout: u64,
+    /// Number of probes in a row without a good answer after which a server is
+    /// down.
+    pub fall: u32,
+    /// Number of probes in a row with a good answer after which a server is up
+    /// again.
+    pub rise: u32,
+    /// The request of probes; `None` if a connection is enough.
+    pub http: Option<HttpCheck>,
 }
 
 impl BalanceConfig {
@@ -98,7 +107,10 @@ impl BalanceConfig {
             idle: 300 * SECOND,
             closing: 60 * SECOND,
             probe: if protocol == Protocol::TCP { SECOND } else { 0 },
-            probes: 3,
+            probe_timeout: SECOND,
+            fall: 3,
+            rise: 3,
+            http: None,
         }
     }
 }
@@ -123,6 +135,14 @@ pub enum BalanceError {
         "the service has port {PROBE_PORT}, which probes of servers come from: give it another one, or `probe = \"0s\"`"
     )]
     ProbePort,
+    /// The request of probes is none.
+    #[error("{what} of the check by HTTP: {remedy}")]
+    Http {
+        /// Which part.
+        what: &'static str,
+        /// What would do.
+        remedy: &'static str,
+    },
     /// A server is there twice, or is the service itself.
     #[error("server {address}:{port}: {why}")]
     Server {
@@ -141,12 +161,23 @@ struct Member {
     is_up: bool,
     /// Probes in a row that disagree with `is_up`.
     doubts: u32,
-    /// The time of the next probe.
-    next: u64,
-    /// The sequence number of the probe that has no answer yet.
-    asked: Option<u32>,
+    probe: Probe,
     sessions: u64,
     chosen: u64,
+}
+
+impl Member {
+    /// A server that nothing is known of: it is up.
+    fn new(server: Server) -> Member {
+        Member {
+            server,
+            is_up: true,
+            doubts: 0,
+            probe: Probe::default(),
+            sessions: 0,
+            chosen: 0,
+        }
+    }
 }
 
 #[derive(Debug)]
@@ -175,7 +206,23 @@ pub struct Balance {
     due: BinaryHeap<Reverse<(u64, Handle)>>,
     withdrawn: VecDeque<u64>,
     sequence: u32,
-    counts: [u64; 3],
+    request: Request,
+    /// The time of the first probe that is due.
+    probe_due: u64,
+    reload: Option<Reload<Vec<Server>>>,
+    /// When a new set is looked for next.
+    look_at: u64,
+    counts: Counts,
+}
+
+#[derive(Debug, Default)]
+struct Counts {
+    begun: u64,
+    ended: u64,
+    lost: u64,
+    probes_failed: u64,
+    reloads: u64,
+    reloads_refused: u64,
 }
 
 impl Balance {
@@ -185,15 +232,7 @@ impl Balance {
     /// If the configuration is refused.
     pub fn new(config: BalanceConfig, seed: u64) -> Result<Balance, BalanceError> {
         check(&config)?;
-        let members = config.servers.iter().map(|server| Member {
-            server: *server,
-            is_up: true,
-            doubts: 0,
-            next: 0,
-            asked: None,
-            sessions: 0,
-            chosen: 0,
-        });
+        let members = config.servers.iter().copied().map(Member::new);
         let mut balance = Balance {
             members: members.collect(),
             table: Table::default(),
@@ -202,11 +241,36 @@ impl Balance {
             due: BinaryHeap::new(),
             withdrawn: VecDeque::new(),
             sequence: seed as u32,
-            counts: [0; 3],
+            request: Request::new(config.http.as_ref(), config.probe_timeout),
+            probe_due: 0,
+            reload: None,
+            look_at: 0,
+            counts: Counts::default(),
             config,
         };
         balance.fill();
         Ok(balance)
+    }
+
+    /// Takes new sets of servers from `reload`, too: what is put there becomes the
+    /// set as by [`set_servers`](Self::set_servers).
+    #[must_use]
+    pub fn reloaded_by(mut self, reload: Reload<Vec<Server>>) -> Balance {
+        self.reload = Some(reload);
+        self
+    }
+
+    fn look_for_servers(&mut self, now: u64) {
+        let Some(reload) = &self.reload else { return };
+        if now < self.look_at {
+            return;
+        }
+        self.look_at = now.saturating_add(RELOAD_INTERVAL);
+        match reload.take().map(|servers| self.set_servers(servers)) {
+            Some(Ok(())) => self.counts.reloads += 1,
+            Some(Err(_)) => self.counts.reloads_refused += 1,
+            None => {}
+        }
     }
 
     /// Replaces the set of servers. Sessions of servers that stay go on; those of
@@ -248,19 +312,12 @@ impl Balance {
                         server: *server,
                         ..member
                     },
-                    None => Member {
-                        server: *server,
-                        is_up: true,
-                        doubts: 0,
-                        next: 0,
-                        asked: None,
-                        sessions: 0,
-                        chosen: 0,
-                    },
+                    None => Member::new(*server),
                 }
             })
             .collect();
         self.config = config;
+        self.find_probe_due();
         self.fill();
         Ok(())
     }
@@ -293,7 +350,7 @@ impl Balance {
         };
         if self.probes() && service == (self.config.service.0, PROBE_PORT) {
             // From a server on the clients' link.
-            self.probe_answered(client, packet, output);
+            self.probe_answered(now, client, packet, output);
             return Ok(());
         }
         if service != self.config.service {
@@ -326,7 +383,7 @@ impl Balance {
             return Ok(());
         };
         if self.probes() && client == (self.config.service.0, PROBE_PORT) {
-            self.probe_answered(server, packet, output);
+            self.probe_answered(now, server, packet, output);
             return Ok(());
         }
         let Some(&at) = self.by_client.get(&client) else {
@@ -379,7 +436,7 @@ impl Balance {
         let member = &mut self.members[usize::from(member)];
         member.sessions += 1;
         member.chosen += 1;
-        self.counts[0] += 1;
+        self.counts.begun += 1;
         Ok(handle.at)
     }
 
@@ -440,7 +497,7 @@ impl Balance {
         if let Some(member) = self.members.get_mut(usize::from(session.member)) {
             member.sessions -= 1;
         }
-        self.counts[1] += 1;
+        self.counts.ended += 1;
         self.withdrawn.push_back(handle.cookie());
     }
 
@@ -469,91 +526,96 @@ impl Balance {
 
     /// Probes the servers whose time it is.
     fn probe(&mut self, now: u64, output: &mut Output) {
-        if !self.probes() {
+        if !self.probes() || now < self.probe_due {
             return;
         }
         for at in 0..self.members.len() {
-            if self.members[at].next > now {
+            if self.members[at].probe.due() > now {
                 continue;
             }
-            if self.members[at].asked.is_some() {
-                self.judge(at, false);
+            let step = self.members[at].probe.poll(now, &self.request);
+            self.take_step(at, step, output);
+            let probe = &mut self.members[at].probe;
+            if probe.next > now {
+                continue;
             }
             self.sequence = self.sequence.wrapping_add(0x9e37_79b9);
-            let member = &mut self.members[at];
-            member.asked = Some(self.sequence);
             // Not all at the same time.
-            let spread = if member.next == 0 {
+            let spread = if probe.next == 0 {
                 self.config.probe / 16 * (at as u64 % 16)
             } else {
                 0
             };
-            member.next = now.saturating_add(self.config.probe).saturating_add(spread);
-            let frame = segment(
-                self.config.service.0,
-                member.server.end,
-                SYN,
-                self.sequence,
-                0,
-            );
+            probe.next = now.saturating_add(self.config.probe).saturating_add(spread);
+            let step = probe.begin(now, &self.request, self.sequence);
+            self.take_step(at, step, output);
+        }
+        self.find_probe_due();
+    }
+
+    fn find_probe_due(&mut self) {
+        let due = self.members.iter().map(|member| member.probe.due());
+        self.probe_due = due.min().unwrap_or(u64::MAX);
+    }
+
+    /// Sends what a probe has to send, and notes its result.
+    fn take_step(&mut self, at: usize, step: Step, output: &mut Output) {
+        if let Some(out) = step.out {
+            let to = self.members[at].server.end;
+            let payload = match &self.config.http {
+                Some(http) if out.has_request => http.request(),
+                _ => Vec::new(),
+            };
+            let frame = segment(self.config.service.0, to, &out, &payload);
             output.send(Direction::Inward, frame);
+        }
+        if let Some(is_good) = step.result {
+            self.judge(at, is_good);
         }
     }
 
-    /// The answer of a server to a probe, which the stage keeps.
+    /// A segment of a server to a probe, which the stage keeps.
     fn probe_answered(
         &mut self,
+        now: u64,
         server: (Ipv4Addr, u16),
         packet: &mut Packet<'_>,
         output: &mut Output,
     ) {
-        let layers = packet.layers().copied();
         // A whole header of TCP.
+        let layers = packet.layers().copied();
         let Some(layers) = layers.filter(|layers| layers.has_transport) else {
             return;
         };
-        let Some(header) = packet.bytes()[layers.payload..].first_chunk::<20>() else {
-            return;
-        };
-        let flags = header[13];
-        let sequence = read_u32(header, 4);
-        let acknowledged = read_u32(header, 8).wrapping_sub(1);
+        let at = self.members.iter().position(|it| it.server.end == server);
+        let bytes = &packet.bytes()[layers.payload..layers.end];
+        let step = at.zip(tcp(bytes)).map(|(at, segment)| {
+            let probe = &mut self.members[at].probe;
+            (at, probe.arrived(now, &segment, &self.request))
+        });
         packet.take();
-        let asked =
-            |member: &Member| member.server.end == server && member.asked == Some(acknowledged);
-        let Some(at) = self.members.iter().position(asked) else {
-            return;
-        };
-        self.members[at].asked = None;
-        let is_open = flags & (SYN | ACK | RST) == SYN | ACK;
-        if is_open {
-            let next = acknowledged.wrapping_add(1);
-            let reset = segment(
-                self.config.service.0,
-                server,
-                RST | ACK,
-                next,
-                sequence.wrapping_add(1),
-            );
-            output.send(Direction::Inward, reset);
+        if let Some((at, step)) = step {
+            self.take_step(at, step, output);
+            self.find_probe_due();
         }
-        self.judge(at, is_open);
     }
 
     /// Notes the result of a probe.
     fn judge(&mut self, at: usize, is_good: bool) {
+        self.counts.probes_failed += u64::from(!is_good);
+        let (fall, rise) = (self.config.fall, self.config.rise);
         let member = &mut self.members[at];
         if member.is_up == is_good {
             member.doubts = 0;
             return;
         }
         member.doubts += 1;
-        if member.doubts < self.config.probes {
+        if member.doubts < if is_good { rise } else { fall } {
             return;
         }
         (member.is_up, member.doubts) = (is_good, 0);
         if !is_good {
-            self.counts[2] += 1;
+            self.counts.lost += 1;
             for session in self.sessions.places() {
                 let of_it = |session: &Session| usize::from(session.member) == at;
                 if self.sessions.get(session).is_some_and(of_it) {
@@ -602,7 +664,19 @@ fn check(config: &BalanceConfig) -> Result<(), BalanceError> {
         1,
         SESSIONS_MAX.into(),
     )?;
-    range("probes", config.probes.into(), 1, 100)?;
+    range("fall", config.fall.into(), 1, 100)?;
+    range("rise", config.rise.into(), 1, 100)?;
+    if config.probe > 0 {
+        range(
+            "probe_timeout in ms",
+            config.probe_timeout / MS,
+            1,
+            config.probe / MS,
+        )?;
+    }
+    if let Some((what, remedy)) = config.http.as_ref().and_then(HttpCheck::wrong) {
+        return Err(BalanceError::Http { what, remedy });
+    }
     range(
         "the service's port",
         config.service.1.into(),
@@ -654,8 +728,21 @@ fn endpoints(
     (found == protocol).then_some(((src, src_port), (dst, dst_port)))
 }
 
+/// The segment in the bytes of a TCP header, 20 at least, and its payload; `None` if the header
+/// contradicts itself.
+fn tcp(bytes: &[u8]) -> Option<Arrived<'_>> {
+    let header = usize::from(bytes.get(12)? >> 4) * 4;
+    Some(Arrived {
+        flags: *bytes.get(13)?,
+        sequence: read_u32(bytes, 4),
+        ack: read_u32(bytes, 8),
+        payload: bytes.get(header.max(20)..).filter(|_| header >= 20)?,
+    })
+}
+
 /// A segment of a probe. The caller of the chain sets the MAC addresses.
-fn segment(from: Ipv4Addr, to: (Ipv4Addr, u16), flags: u8, sequence: u32, ack: u32) -> Vec<u8> {
+fn segment(from: Ipv4Addr, to: (Ipv4Addr, u16), out: &Out, payload: &[u8]) -> Vec<u8> {
+    let payload_len = 20 + payload.len();
     let mut frame = vec![0; 14 + 20 + 20];
     write(&mut frame, 0, &[0xff; 6]);
     write(&mut frame, 12, &[8, 0]);
@@ -667,16 +754,17 @@ fn segment(from: Ipv4Addr, to: (Ipv4Addr, u16), flags: u8, sequence: u32, ack: u
         traffic_class: 0,
         identification: 0,
         dont_fragment: true,
-        payload_len: 20,
+        payload_len,
     }
     .emit(&mut frame[14..]);
     write(&mut frame, 34, &PROBE_PORT.to_be_bytes());
     write(&mut frame, 36, &to.1.to_be_bytes());
-    write(&mut frame, 38, &sequence.to_be_bytes());
-    write(&mut frame, 42, &ack.to_be_bytes());
-    write(&mut frame, 46, &[0x50, flags, 4, 0]);
+    write(&mut frame, 38, &out.sequence.to_be_bytes());
+    write(&mut frame, 42, &out.ack.to_be_bytes());
+    write(&mut frame, 46, &[0x50, out.flags, 4, 0]);
+    frame.extend_from_slice(payload);
     let sum = Sum::new()
-        .pseudo_header(AddrPair::V4(from, to.0), 6, 20)
+        .pseudo_header(AddrPair::V4(from, to.0), 6, payload_len as u32)
         .bytes(&frame[34..])
         .finish();
     write(&mut frame, 50, &sum.to_be_bytes());
@@ -723,15 +811,16 @@ impl Stage for Balance {
     }
 
     fn poll(&mut self, now: u64, output: &mut Output) {
+        self.look_for_servers(now);
         self.expire(now);
         self.probe(now, output);
     }
 
     fn next_deadline(&self) -> Option<u64> {
         let sessions = self.due.peek().map(|Reverse((due, ..))| *due);
-        let probes = self.members.iter().map(|member| member.next).min();
-        let probes = probes.filter(|_| self.probes());
-        sessions.into_iter().chain(probes).min()
+        let probes = self.probes().then_some(self.probe_due);
+        let looks = self.reload.as_ref().map(|_| self.look_at);
+        [sessions, probes, looks].into_iter().flatten().min()
     }
 
     fn used(&mut self, cookie: u64, _direction: Direction, used: u64) -> bool {
@@ -748,9 +837,12 @@ impl Stage for Balance {
 
     fn counters(&self, each: &mut dyn FnMut(&'static str, u64)) {
         each("sessions", self.sessions.len() as u64);
-        each("sessions_begun", self.counts[0]);
-        each("sessions_ended", self.counts[1]);
-        each("servers_lost", self.counts[2]);
+        each("sessions_begun", self.counts.begun);
+        each("sessions_ended", self.counts.ended);
+        each("servers_lost", self.counts.lost);
+        each("probes_failed", self.counts.probes_failed);
+        each("reloads", self.counts.reloads);
+        each("reloads_refused", self.counts.reloads_refused);
         let up = self.members.iter().filter(|member| member.is_up).count();
         each("servers_up", up as u64);
     }

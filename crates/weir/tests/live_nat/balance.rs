@@ -5,7 +5,7 @@ use live::Running;
 use std::io::{Read, Write};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU16, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use weir_lab::net::{Host, Signal};
@@ -113,4 +113,191 @@ fn connections_are_shared_and_a_dead_server_is_left_out() {
     running.end();
     one.end();
     two.end();
+}
+
+/// A server of HTTP that answers each request of a connection: `/health` with its status, others
+/// with the last byte of its address.
+struct HttpServer {
+    status: Arc<AtomicU16>,
+    stop: Arc<AtomicBool>,
+    thread: JoinHandle<()>,
+}
+
+impl HttpServer {
+    fn start(host: &Host, last: u8) -> HttpServer {
+        let at = SocketAddr::from(([10, 0, 0, last], 8080));
+        let listener = host.run(move || TcpListener::bind(at).unwrap());
+        listener.set_nonblocking(true).unwrap();
+        let status = Arc::new(AtomicU16::new(200));
+        let stop = Arc::new(AtomicBool::new(false));
+        let (asked, answered) = (Arc::clone(&stop), Arc::clone(&status));
+        let thread = std::thread::spawn(move || {
+            while !asked.load(Ordering::Relaxed) {
+                let Ok((stream, _)) = listener.accept() else {
+                    std::thread::sleep(Duration::from_millis(1));
+                    continue;
+                };
+                let status = Arc::clone(&answered);
+                // It ends with its connection, which the test's end closes at the latest.
+                std::thread::spawn(move || serve(stream, last, &status));
+            }
+        });
+        HttpServer {
+            status,
+            stop,
+            thread,
+        }
+    }
+
+    fn end(self) {
+        self.stop.store(true, Ordering::Relaxed);
+        self.thread.join().unwrap();
+    }
+}
+
+fn serve(mut stream: TcpStream, last: u8, status: &AtomicU16) {
+    stream.set_nonblocking(false).unwrap();
+    stream.set_read_timeout(Some(live::PATIENCE)).unwrap();
+    let mut seen = Vec::new();
+    let mut bytes = [0; 1000];
+    while let Ok(len @ 1..) = stream.read(&mut bytes) {
+        seen.extend_from_slice(&bytes[..len]);
+        if !seen.ends_with(b"\r\n\r\n") {
+            continue;
+        }
+        let is_check = seen.starts_with(b"GET /health HTTP/1.1\r\nHost: www.example.com\r\n");
+        let status = match is_check {
+            true => status.load(Ordering::Relaxed),
+            false => 200,
+        };
+        seen.clear();
+        let answer = format!("HTTP/1.1 {status} X\r\nContent-Length: 3\r\n\r\n{last:03}");
+        if stream.write_all(answer.as_bytes()).is_err() {
+            return;
+        }
+    }
+}
+
+/// The server that answers a request by this connection.
+fn asked(stream: &mut TcpStream) -> Option<u8> {
+    stream.set_read_timeout(Some(SHORT)).unwrap();
+    stream.write_all(b"GET / HTTP/1.1\r\n\r\n").ok()?;
+    let mut answer = [0; 41];
+    stream.read_exact(&mut answer).ok()?;
+    std::str::from_utf8(&answer[38..]).ok()?.parse().ok()
+}
+
+fn connected(net: &Net) -> Option<TcpStream> {
+    let service: SocketAddr = SERVICE.parse().unwrap();
+    net.b
+        .run(move || TcpStream::connect_timeout(&service, SHORT))
+        .ok()
+}
+
+/// Connects until `count` new connections in a row are answered by the expected servers alone;
+/// returns when another server answered last.
+fn until_only(net: &Net, expected: &[u8], count: usize) -> Option<Instant> {
+    let began = Instant::now();
+    let (mut in_a_row, mut last_other) = (0, None);
+    let mut seen: Vec<u8> = Vec::new();
+    while in_a_row < count || !expected.iter().all(|one| seen.contains(one)) {
+        match connected(net).and_then(|mut stream| asked(&mut stream)) {
+            Some(last) if expected.contains(&last) => {
+                seen.push(last);
+                in_a_row += 1;
+            }
+            other => {
+                seen.clear();
+                in_a_row = 0;
+                last_other = other.map(|_| Instant::now()).or(last_other);
+            }
+        }
+        assert!(began.elapsed() < live::PATIENCE, "not only {expected:?}");
+    }
+    last_other
+}
+
+#[test]
+fn checks_by_http_and_servers_that_change_while_it_runs() {
+    let Some(net) = Net::new("balance-http") else {
+        return;
+    };
+    for last in [10, 11] {
+        let address = format!("10.0.0.{last}/24");
+        super::ip(&net.a, &["address", "add", &address, "dev", "eth0"]);
+    }
+    let [one, two, three] = [9, 10, 11].map(|last| HttpServer::start(&net.a, last));
+    let config = |servers: &str| {
+        let text = format!(
+            "outside = \"eth1\"\n[kernel]\nroutes = true\n[[link]]\nname = \"eth0\"\n\
+             [[link]]\nname = \"eth1\"\n[[stage]]\nkind = \"balance\"\nservice = \"{SERVICE}\"\n\
+             probe = \"200ms\"\nfall = 2\nrise = 1\n\
+             [stage.http]\npath = \"/health\"\nhost = \"www.example.com\"\nstatus = 200\n{servers}"
+        );
+        net.folder.write("box.toml", text.as_bytes())
+    };
+    let server =
+        |last: u8, more: &str| format!("[[stage.server]]\nto = \"10.0.0.{last}:8080\"\n{more}");
+    let path = config(&[server(9, ""), server(10, "")].concat());
+    let arguments = ["run", &path, "--hang-ms", "2000"];
+    let running = Running::start(&net.r, weir([]), &arguments).until("ready");
+    until_only(&net, &[9, 10], 20);
+    // A server that says it is unwell: two probes and one time-out, and time for a busy machine.
+    two.status.store(503, Ordering::Relaxed);
+    let began = Instant::now();
+    let last_other = until_only(&net, &[9], 30).unwrap_or(began);
+    let noticed = last_other.saturating_duration_since(began);
+    assert!(noticed < Duration::from_millis(600 + 1500), "{noticed:?}");
+    two.status.store(200, Ordering::Relaxed);
+    until_only(&net, &[9, 10], 20);
+    // An established session, whose server is to drain.
+    let began = Instant::now();
+    let mut kept = loop {
+        let stream = connected(&net);
+        if let Some(mut stream) = stream
+            && asked(&mut stream) == Some(10)
+        {
+            break stream;
+        }
+        assert!(began.elapsed() < live::PATIENCE);
+    };
+    config(
+        &[
+            server(9, "weight = 2\n"),
+            server(10, "draining = true\n"),
+            server(11, ""),
+        ]
+        .concat(),
+    );
+    running.signal_at_once(Signal::HUP);
+    let running = running.until("read again, servers: 3");
+    until_only(&net, &[9, 11], 40);
+    assert_eq!(asked(&mut kept), Some(10), "an established session stays");
+    // What is wrong, or more than servers, changes nothing.
+    let mut running = running;
+    for (servers, why) in [
+        (server(9, "weight = 101\n"), "weight of 101: write 1 to 100"),
+        ([server(9, ""), server(9, "")].concat(), "it is there twice"),
+        (
+            format!("{}[[stage]]\nkind = \"drop\"\n", server(9, "")),
+            "more than [[stage.server]]",
+        ),
+    ] {
+        config(&servers);
+        running.signal_at_once(Signal::HUP);
+        running = running.until(why);
+    }
+    until_only(&net, &[9, 11], 40);
+    assert_eq!(asked(&mut kept), Some(10));
+    config(&[server(9, ""), server(11, "")].concat());
+    running.signal_at_once(Signal::HUP);
+    running = running.until("read again, servers: 2");
+    until_only(&net, &[9, 11], 40);
+    assert_ne!(asked(&mut kept), Some(10), "its session has ended");
+    running.signal(Signal::INT);
+    let ended = running.end();
+    assert_eq!(ended.code, Some(0), "{ended:?}");
+    for server in [one, two, three] {
+        server.end();
+    }
 }

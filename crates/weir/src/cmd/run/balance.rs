@@ -8,17 +8,25 @@ use std::fmt::Write;
 use std::net::{Ipv4Addr, SocketAddrV4};
 use std::path::Path;
 
+/// Probes in a row that decide on a server, as in the configuration.
+const PROBES_DEFAULT: u32 = 3;
+
 /// Share the connections to one address and port among several servers
 ///
 /// Routes as `weir route` does, with the kernel's routes. Clients come by
 /// OUTSIDE; servers are behind INSIDE, or on the same link, and answer by way of
-/// weir. Short for a configuration of `weir run`, which --print shows.
+/// weir. weir probes servers of TCP by a connection, or by a request of HTTP; one
+/// that is down gets no connections. Short for a configuration of `weir run`,
+/// which --print shows; there SIGHUP changes the servers while it runs.
 #[derive(clap::Args, Debug)]
 #[command(after_help = "\
 Examples:
   weir balance eth0 --service 192.0.2.1:80/tcp --to 10.0.0.2,10.0.0.3
   weir balance eth0 eth1 --service 192.0.2.1:443 --to 10.0.0.2:8443,10.0.0.3:8443*2
-  weir balance eth0 --service 192.0.2.1:80 --to 10.0.0.2 --print > box.toml")]
+  weir balance eth0 --service 192.0.2.1:80 --to 10.0.0.2,10.0.0.3 --http /health --fall 2
+  weir balance eth0 --service 192.0.2.1:80 --to 10.0.0.2 --print > box.toml
+
+A server that dies is left out after FALL probes and one --probe-timeout: within 4 s by default.")]
 pub(crate) struct Args {
     /// The link of the clients
     #[arg(value_name = "OUTSIDE")]
@@ -37,6 +45,45 @@ pub(crate) struct Args {
     /// weight other than 1
     #[arg(long, value_name = "ADDR[:PORT][*N]", value_delimiter = ',', required = true, value_parser = server)]
     to: Vec<Server>,
+
+    /// Interval of probes of each server, as in 500ms; 0s for none. Servers of UDP are not
+    /// probed
+    #[arg(long, value_name = "TIME")]
+    probe: Option<String>,
+
+    /// Longest time of a probe, by default its interval
+    #[arg(long, value_name = "TIME")]
+    probe_timeout: Option<String>,
+
+    /// Probes in a row without a good answer after which a server is down
+    #[arg(long, value_name = "N", default_value_t = PROBES_DEFAULT,
+          value_parser = clap::value_parser!(u32).range(1..=100),
+          allow_negative_numbers = true)]
+    fall: u32,
+
+    /// Probes in a row with a good answer after which a server is up again
+    #[arg(long, value_name = "N", default_value_t = PROBES_DEFAULT,
+          value_parser = clap::value_parser!(u32).range(1..=100),
+          allow_negative_numbers = true)]
+    rise: u32,
+
+    /// Probe by a request of HTTP for this path; by default a connection is
+    /// enough
+    #[arg(long, value_name = "PATH")]
+    http: Option<String>,
+
+    /// Name of the host in that request, by default the service's address and port
+    #[arg(long, value_name = "HOST", requires = "http")]
+    http_host: Option<String>,
+
+    /// Statuses of a server that is up, as in 200,300-399
+    #[arg(
+        long,
+        value_name = "LIST",
+        requires = "http",
+        default_value = "200-399"
+    )]
+    http_status: String,
 
     /// Only print the configuration for `weir run`
     #[arg(long)]
@@ -101,7 +148,14 @@ pub(crate) fn run(args: &Args) -> Result<(), CliError> {
         name: "the command line".into(),
         text,
     };
-    live(&source, parse(&source)?, &args.live, false, Path::new(""))
+    live(
+        &source,
+        parse(&source)?,
+        &args.live,
+        false,
+        Path::new(""),
+        None,
+    )
 }
 
 /// The configuration that the options stand for.
@@ -119,6 +173,26 @@ fn text(args: &Args) -> String {
         quoted(&args.service.protocol),
         args.service.end
     );
+    for (key, time) in [
+        ("probe", &args.probe),
+        ("probe_timeout", &args.probe_timeout),
+    ] {
+        if let Some(time) = time {
+            let _ = writeln!(text, "{key} = {}", quoted(time));
+        }
+    }
+    for (key, count) in [("fall", args.fall), ("rise", args.rise)] {
+        if count != PROBES_DEFAULT {
+            let _ = writeln!(text, "{key} = {count}");
+        }
+    }
+    if let Some(path) = &args.http {
+        let _ = writeln!(text, "[stage.http]\npath = {}", quoted(path));
+        if let Some(host) = &args.http_host {
+            let _ = writeln!(text, "host = {}", quoted(host));
+        }
+        let _ = writeln!(text, "status = {}", quoted(&args.http_status));
+    }
     for server in &args.to {
         let port = server.port.unwrap_or(args.service.end.port());
         let _ = writeln!(text, "[[stage.server]]\nto = \"{}:{port}\"", server.address);

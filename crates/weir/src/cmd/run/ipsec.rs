@@ -104,7 +104,7 @@ pub(crate) fn run(args: &Args) -> Result<(), CliError> {
         text,
     };
     let config = parse(&source)?;
-    live(&source, config, &args.live, args.check, Path::new(""))
+    live(&source, config, &args.live, args.check, Path::new(""), None)
 }
 
 /// The configuration that the options stand for.

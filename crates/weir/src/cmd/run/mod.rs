@@ -7,6 +7,7 @@ pub(crate) mod ipsec;
 mod log;
 pub(crate) mod nat;
 mod report;
+mod servers;
 
 use crate::config::{self, Wrong};
 use crate::error::{CliError, say};
@@ -21,6 +22,7 @@ use crate::signals::ShutdownSignal;
 use crate::watchdog::Watchdog;
 use ipsec::{Rereader, SaFile};
 use report::Report;
+use servers::ServersRereader;
 use std::net::{IpAddr, SocketAddr};
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
@@ -61,7 +63,8 @@ A translator of two links:
 
 Runs in the foreground and says `ready` on standard error when frames flow.
 
-With a stage `ipsec`, SIGHUP has weir read its file again.
+With a stage `ipsec`, SIGHUP has weir read its file again. With a stage `balance`, SIGHUP has weir
+read FILE again for other servers, weights and `draining`: sessions of servers that stay go on.
 
 Exit status: 0, also after SIGINT, SIGTERM and SIGHUP; 1 if an interface is not there, a file
 cannot be written or something else failed; 2 if the configuration or an option is refused.")]
@@ -199,7 +202,8 @@ pub(crate) fn run(args: &Args) -> Result<(), CliError> {
         let own = own_addresses(&config).unwrap_or_default();
         return explain::explain(&source, &config, &own, (capture, directory));
     }
-    live(&source, config, &args.live, args.check, directory)
+    let file = Some(args.config.as_path());
+    live(&source, config, &args.live, args.check, directory, file)
 }
 
 fn parse(source: &Source) -> Result<BoxConfig, CliError> {
@@ -240,13 +244,14 @@ fn chain(
 }
 
 /// Runs, checks or cleans up a chain on live links. The log's path is relative
-/// to `directory`.
+/// to `directory`; `file` has the configuration, if it is of a file.
 fn live(
     source: &Source,
     mut config: BoxConfig,
     args: &LiveArgs,
     is_check: bool,
     directory: &Path,
+    file: Option<&Path>,
 ) -> Result<(), CliError> {
     let failure = |error| source.failure(error);
     if args.clean {
@@ -276,9 +281,10 @@ fn live(
     let metrics = args.metrics.map(Metrics::serve).transpose()?;
     // Without privilege the process keeps its normal priority.
     let _ = weir_link::xdp::raise_priority();
-    let stop = match &sa_file {
-        Some(_) => ShutdownSignal::watch()?,
-        None => ShutdownSignal::watch_hangup_too()?,
+    let servers = ServersRereader::watch(source, &config, file)?;
+    let stop = match sa_file.is_some() || servers.is_some() {
+        true => ShutdownSignal::watch()?,
+        false => ShutdownSignal::watch_hangup_too()?,
     };
     let rereader = sa_file.map(Rereader::watch).transpose()?;
     let mut teller = Teller {
@@ -310,6 +316,7 @@ fn live(
             }
             teller.tell(&view);
             rereader.iter().for_each(Rereader::look);
+            servers.iter().for_each(ServersRereader::look);
             if asked {
                 ControlFlow::Break(())
             } else {

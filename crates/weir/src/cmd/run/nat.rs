@@ -124,7 +124,14 @@ pub(crate) fn run(args: &Args) -> Result<(), CliError> {
         name: "the command line".into(),
         text,
     };
-    live(&source, parse(&source)?, &args.live, false, Path::new(""))
+    live(
+        &source,
+        parse(&source)?,
+        &args.live,
+        false,
+        Path::new(""),
+        None,
+    )
 }
 
 /// A text as TOML.
