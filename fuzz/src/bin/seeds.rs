@@ -27,6 +27,7 @@ fn main() -> std::io::Result<()> {
     write(&root, "plan", tapes())?;
     write(&root, "stack", tapes())?;
     write(&root, "route", tapes())?;
+    write(&root, "chain", chains())?;
     write(&root, "router", routers())?;
     write(&root, "ports", ports())?;
     write(&root, "capture", captures())?;
@@ -71,6 +72,47 @@ fn texts() -> Vec<String> {
     let all: Vec<String> = lists.into_iter().flat_map(corpus::family).collect();
     let step = all.len().div_ceil(EACH);
     all.into_iter().step_by(step).collect()
+}
+
+/// Lives of a chain, as `crates/chain/tests/common/tape.rs` reads them: a frame, what answers it,
+/// and time, for each set of options.
+fn chains() -> Vec<Vec<u8>> {
+    // Kind, source, destination, ports, flags, length of the payload.
+    let frame = |inward: bool, fields: [u8; 6]| {
+        let step = if inward { 0x86 } else { 0x1e };
+        [&[step][..], &fields, &[0]].concat()
+    };
+    let answer = |at: u8, flags: u8, payload: &[u8]| {
+        [&[0x1a, at, flags, payload.len() as u8], payload].concat()
+    };
+    let tcp = [0, 0x01, 0xa1, 0xe1, 0x00, 0x02];
+    let udp = [2, 0x02, 0xa2, 0xe2, 0x42, 0];
+    let echo = [3, 0x03, 0xa1, 7, 7, 8];
+    let of_service = [0, 0xa3, 0x60, 0xe9, 0x00, 0x02];
+    let life = |options: u8| {
+        [
+            &[options][..],
+            &frame(false, tcp),
+            &answer(0, 0x12, b""),
+            &frame(false, udp),
+            &answer(0, 0x10, b""),
+            &frame(false, echo),
+            &[0x10, 20],
+            &frame(true, of_service),
+            &answer(1, 0x12, b""),
+            &answer(2, 0x12, b"HTTP/1.1 200 OK"),
+            &[0x01, 0x52],
+            &[0x10, 5],
+            &frame(true, of_service),
+            &[0x18, 90],
+            &frame(false, tcp),
+        ]
+        .concat()
+    };
+    [0, 0x21, 0x3f, 0x08, 0x12, 0x04, 0x61]
+        .into_iter()
+        .map(life)
+        .collect()
 }
 
 fn expressions() -> Vec<Vec<u8>> {
