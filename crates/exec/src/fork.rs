@@ -1,47 +1,157 @@
 //! Forks: the child's copies of its parent's sockets.
 //!
-//! The stack's state belongs to the process that started the host; the child has a copy of its
-//! memory, but not its threads. The child's descriptors of weir's sockets can be closed, and stay
-//! closed for the child alone. Other calls on them fail with `ENETDOWN`, and a message says so
-//! once. A child that was forked before its parent needed a host can start a host of its own.
+//! The stack's state belongs to the process that started the host; a child has a copy of its
+//! memory, but not its threads. Moving every socket onto a pair at every fork would slow down
+//! parents whose children only write a file or run another program. Therefore a child begins with
+//! *leases*: the parent keeps each socket that the child has, until the child closes the socket,
+//! uses it, ends or runs another program. At the first use the child asks its parent for the
+//! socket, which the parent then moves onto a pair ([`crate::relay`]).
+//!
+//! ```text
+//!  fork ──► leased ── close, end, exec ──► the parent's alone
+//!             └── first use, fork, or exec with the descriptor ──► relayed, for all
+//! ```
+//!
+//! Requests go over a pair of Unix sockets that the fork makes. A child that was forked before its
+//! parent needed a host can start a host of its own.
 
+use crate::relay::{self, CLOSE, Child, Got, REQUEST, TAKE};
 use crate::sock::Sock;
 use crate::{host, real, signals, table};
-use libc::{c_int, pid_t};
-use std::sync::Arc;
+use libc::{c_char, c_int, pid_t};
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::os::fd::{AsRawFd, FromRawFd, IntoRawFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 static SAID: AtomicBool = AtomicBool::new(false);
+/// Whether the process has had leased sockets.
+static LEASES: AtomicBool = AtomicBool::new(false);
 
-/// The error of calls on a socket of another process.
+/// The error of calls on a leased socket that cannot be relayed, or whose owner has ended.
 pub(crate) fn refuse() -> c_int {
     if !SAID.swap(true, Relaxed) {
         host::say(&format!(
-            "process {} uses a socket of the process that forked it: weir's sockets cannot be \
-             shared across fork; run the program so that one process has the sockets",
+            "process {} uses a UDP socket of the process that forked it, or one whose owner has \
+             ended: run the program so that the process that opened the socket uses it",
             std::process::id()
         ));
     }
     libc::ENETDOWN
 }
 
-/// Runs in the child.
-extern "C" fn in_child() {
+/// A fork that is under way.
+struct Fork {
+    sockets: Vec<(c_int, Arc<Sock>)>,
+    /// The parent's end and the child's.
+    control: Option<(OwnedFd, OwnedFd)>,
+    _gate: MutexGuard<'static, ()>,
+    _inside: signals::Inside,
+}
+
+thread_local! {
+    static FORK: RefCell<Option<Fork>> = const { RefCell::new(None) };
+}
+
+/// Runs in the parent, before the fork.
+extern "C" fn before() {
     if !host::is_configured() {
         return;
     }
-    let _inside = signals::enter();
+    let inside = signals::enter();
+    // What is leased from the parent's parent becomes the kernel's to share.
+    if LEASES.load(Relaxed) {
+        take_all(|_| true);
+    }
+    let gate = relay::hold();
+    let mut sockets = table::range(0, usize::MAX);
+    sockets.retain(|(_, sock)| sock.is_live());
+    let is_owner = sockets.iter().any(|(_, sock)| !sock.is_foreign());
+    let pump = is_owner.then(relay::pump).and_then(Result::ok);
+    let control = pump.and_then(|_| pair().ok());
+    FORK.set(Some(Fork {
+        sockets,
+        control,
+        _gate: gate,
+        _inside: inside,
+    }));
+}
+
+/// The control pair of a child.
+fn pair() -> Result<(OwnedFd, OwnedFd), rustix::io::Errno> {
+    use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+    let (kind, flags) = (SocketType::SEQPACKET, SocketFlags::CLOEXEC);
+    let (parents, childs) = socketpair(AddressFamily::UNIX, kind, flags, None)?;
+    Ok((host::hide(parents), host::hide(childs)))
+}
+
+/// Runs in the parent, after the fork.
+extern "C" fn in_parent() {
+    let Some(fork) = FORK.take() else {
+        return;
+    };
+    let Fork {
+        sockets, control, ..
+    } = fork;
+    if let Some((parents, childs)) = control {
+        drop(childs);
+        if let Some(pump) = relay::running() {
+            let sockets = sockets.into_iter().map(|(_, sock)| sock);
+            pump.add_child(Child::new(parents, sockets));
+        }
+    }
+}
+
+/// Runs in the child.
+extern "C" fn in_child() {
+    let Some(fork) = FORK.take() else {
+        return;
+    };
+    let Fork {
+        sockets,
+        control,
+        _gate,
+        _inside,
+    } = fork;
     SAID.store(false, Relaxed);
+    let control = control.map(|(parents, childs)| {
+        // Closed below, as all that is the parent's.
+        let _ = parents.into_raw_fd();
+        table::unhide(childs.as_raw_fd());
+        childs
+    });
     // The link is the parent's, and free when the parent ends, however long the child lives.
     table::close_hidden();
     host::begin_anew();
+    if let Some(control) = &control {
+        table::hide(control.as_raw_fd());
+    }
+    let is_leased = control.is_some();
+    let mut leases: HashMap<c_int, Arc<Sock>> = HashMap::new();
+    let mut by_id: HashMap<u64, Arc<Sock>> = HashMap::new();
+    for (fd, sock) in &sockets {
+        let id = if is_leased { sock.id } else { 0 };
+        let lease = by_id
+            .entry(sock.id)
+            .or_insert_with(|| Arc::new(Sock::foreign(id, sock.domain, sock.kind)));
+        leases.insert(*fd, Arc::clone(lease));
+    }
+    // The sockets are the parent's, with locks that its threads may have had: they stay as they are.
+    std::mem::forget(sockets);
+    LEASES.store(!leases.is_empty(), Relaxed);
+    *lock(&host::process().control) = control;
     table::begin_anew(|fd, was_live| {
         if was_live {
-            Some(Arc::new(Sock::foreign()))
+            leases.get(&fd).cloned()
         } else {
             inherit(fd)
         }
     });
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// A socket of the kernel, which both processes have.
@@ -71,10 +181,79 @@ fn inherit(fd: c_int) -> Option<Arc<Sock>> {
     )))
 }
 
+fn request(what: u8, id: u64) -> [u8; REQUEST] {
+    let mut bytes = [what; REQUEST];
+    bytes[1..].copy_from_slice(&id.to_ne_bytes());
+    bytes
+}
+
+fn ask(control: &OwnedFd, what: u8, id: u64) -> Result<(), c_int> {
+    use rustix::net::{SendFlags, send};
+    loop {
+        match send(control, &request(what, id), SendFlags::NOSIGNAL) {
+            Ok(_) => return Ok(()),
+            Err(rustix::io::Errno::INTR) => {}
+            Err(error) => return Err(error.raw_os_error()),
+        }
+    }
+}
+
+/// Has the owner move a leased socket onto a pair, whose end its descriptors become.
+///
+/// # Errors
+/// `EOPNOTSUPP` for a socket that cannot be relayed; `EPIPE` or `ECONNRESET` if the owner has ended.
+pub(crate) fn take(sock: &Sock, id: u64) -> Result<(), c_int> {
+    let control = lock(&host::process().control);
+    if !sock.is_foreign() {
+        // Another thread was faster.
+        return Ok(());
+    }
+    let control = control.as_ref().ok_or(libc::EOPNOTSUPP)?;
+    ask(control, TAKE, id)?;
+    let got = loop {
+        match relay::receive_passed(control.as_raw_fd(), libc::MSG_CMSG_CLOEXEC) {
+            Err(libc::EINTR) => {}
+            got => break got?,
+        }
+    };
+    let end = match got {
+        // SAFETY: the descriptor is new.
+        Got::Descriptor(fd) => unsafe { OwnedFd::from_raw_fd(fd) },
+        Got::Error(error) => return Err(error),
+        Got::End => return Err(libc::ECONNRESET),
+    };
+    sock.hand_over(&Arc::new(end))
+}
+
+/// Tells the owner that this process has closed a leased socket.
+pub(crate) fn closed(id: u64) {
+    if let Some(control) = &*lock(&host::process().control) {
+        // An owner that has ended does not need to know.
+        let _ = ask(control, CLOSE, id);
+    }
+}
+
+/// Takes those leased sockets whose descriptors `which` chooses.
+fn take_all(which: impl Fn(c_int) -> bool) {
+    for fd in table::leased().into_iter().filter(|fd| which(*fd)) {
+        // A socket that cannot be relayed stays refused.
+        drop(table::any(fd));
+    }
+}
+
+/// Takes the leased sockets that the next program inherits.
+fn before_exec() {
+    if LEASES.load(Relaxed) {
+        let _inside = signals::enter();
+        // SAFETY: the command takes no pointer.
+        take_all(|fd| unsafe { real::fcntl(fd, libc::F_GETFD, 0) } & libc::FD_CLOEXEC == 0);
+    }
+}
+
 /// Arranges that a child begins anew.
 pub(crate) fn watch() {
-    // SAFETY: the function has the type that is asked for.
-    unsafe { libc::pthread_atfork(None, None, Some(in_child)) };
+    // SAFETY: the functions have the types that are asked for.
+    unsafe { libc::pthread_atfork(Some(before), Some(in_parent), Some(in_child)) };
 }
 
 /// `vfork(2)`, as `fork(2)`: a child that shares its parent's memory would change the parent's
@@ -86,4 +265,71 @@ pub(crate) fn watch() {
 pub unsafe extern "C" fn vfork() -> pid_t {
     // SAFETY: a child of fork may do all that a child of vfork may.
     unsafe { real::fork() }
+}
+
+/// `execve(2)`.
+///
+/// # Safety
+/// As `execve(2)`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn execve(
+    path: *const c_char,
+    arguments: *const *const c_char,
+    environment: *const *const c_char,
+) -> c_int {
+    before_exec();
+    // SAFETY: the caller's promises.
+    unsafe { real::execve(path, arguments, environment) }
+}
+
+/// `execv(3)`.
+///
+/// # Safety
+/// As `execv(3)`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn execv(path: *const c_char, arguments: *const *const c_char) -> c_int {
+    before_exec();
+    // SAFETY: the caller's promises.
+    unsafe { real::execv(path, arguments) }
+}
+
+/// `execvp(3)`.
+///
+/// # Safety
+/// As `execvp(3)`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn execvp(name: *const c_char, arguments: *const *const c_char) -> c_int {
+    before_exec();
+    // SAFETY: the caller's promises.
+    unsafe { real::execvp(name, arguments) }
+}
+
+/// `execvpe(3)`.
+///
+/// # Safety
+/// As `execvpe(3)`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn execvpe(
+    name: *const c_char,
+    arguments: *const *const c_char,
+    environment: *const *const c_char,
+) -> c_int {
+    before_exec();
+    // SAFETY: the caller's promises.
+    unsafe { real::execvpe(name, arguments, environment) }
+}
+
+/// `fexecve(3)`.
+///
+/// # Safety
+/// As `fexecve(3)`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn fexecve(
+    program: c_int,
+    arguments: *const *const c_char,
+    environment: *const *const c_char,
+) -> c_int {
+    before_exec();
+    // SAFETY: the caller's promises.
+    unsafe { real::fexecve(program, arguments, environment) }
 }

@@ -4,6 +4,7 @@
 //! does not take the link. The environment says what the host is: see [`VARIABLE`].
 
 use crate::ports::Taken;
+use crate::relay::{self, Pump};
 use crate::signals;
 use crate::stats;
 use crate::table;
@@ -27,6 +28,8 @@ pub const OPTIONS: &str = "WEIR_EXEC_OPTIONS";
 const ADDRESS_TIMEOUT: Duration = Duration::from_secs(20);
 /// Longest wait at the end for peers to acknowledge what was written.
 const LINGER: Duration = Duration::from_secs(5);
+/// When a process says that it waits for others that use its sockets.
+const RELAYS_SAID: Duration = Duration::from_secs(2);
 
 /// What the environment says.
 #[derive(Debug)]
@@ -44,6 +47,10 @@ static CONFIGURED: AtomicBool = AtomicBool::new(false);
 pub(crate) struct Process {
     pub(crate) taken: Mutex<Taken>,
     host: Mutex<Host>,
+    /// The thread that relays this process's sockets to others.
+    pub(crate) pump: Mutex<Option<Pump>>,
+    /// To the process that leases its sockets to this one.
+    pub(crate) control: Mutex<Option<OwnedFd>>,
 }
 
 enum Host {
@@ -59,6 +66,8 @@ impl Process {
         Process {
             taken: Mutex::new(Taken::new()),
             host: Mutex::new(Host::Not),
+            pump: Mutex::new(None),
+            control: Mutex::new(None),
         }
     }
 }
@@ -220,7 +229,7 @@ fn await_addresses(settings: &Settings, net: &Net) -> std::io::Result<()> {
 }
 
 /// The process's descriptors.
-fn open_fds() -> Vec<RawFd> {
+pub(crate) fn open_fds() -> Vec<RawFd> {
     let Ok(folder) = std::fs::read_dir("/proc/self/fd") else {
         return Vec::new();
     };
@@ -283,7 +292,7 @@ fn hidden_from() -> RawFd {
 }
 
 /// Moves a descriptor out of the application's way.
-fn hide(fd: OwnedFd) -> OwnedFd {
+pub(crate) fn hide(fd: OwnedFd) -> OwnedFd {
     let moved = match rustix::io::fcntl_dupfd_cloexec(&fd, hidden_from()) {
         Ok(moved) => {
             close_own(fd);
@@ -353,6 +362,30 @@ pub(crate) fn owner_of_remote(ip: IpAddr) -> Result<Owner, c_int> {
     })
 }
 
+/// Waits until no other process uses a socket of this one: the sockets would end with this process.
+fn await_relays() {
+    for fd in table::relays(0, usize::MAX) {
+        table::forget_relay(fd);
+        // SAFETY: the process ends, and the descriptor was the application's.
+        unsafe { crate::real::close(fd) };
+    }
+    let began = Instant::now();
+    let mut is_said = false;
+    while let Some(relays) = relay::running()
+        .map(|pump| pump.relays())
+        .filter(|n| *n > 0)
+    {
+        if began.elapsed() >= RELAYS_SAID && !is_said {
+            is_said = true;
+            say(&format!(
+                "process {} waits at its end, since other processes use {relays} of its sockets",
+                std::process::id()
+            ));
+        }
+        signals::outside(|| std::thread::sleep(Duration::from_millis(2)));
+    }
+}
+
 /// Ends the host with the process: closes all sockets, and waits until peers have acknowledged
 /// what was written.
 pub(crate) fn end() {
@@ -360,8 +393,12 @@ pub(crate) fn end() {
         return;
     };
     let _inside = signals::enter();
-    for (fd, sock) in table::range(0, usize::MAX) {
-        drop(table::remove(fd));
+    let sockets = table::range(0, usize::MAX);
+    for (fd, _) in &sockets {
+        drop(table::remove(*fd));
+    }
+    await_relays();
+    for (_, sock) in sockets {
         // A call of another thread may have it, and wait: its peer shall see the end too.
         if Arc::strong_count(&sock) > 1 {
             sock.end();

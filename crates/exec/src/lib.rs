@@ -24,6 +24,7 @@
 //! | `options`, `address` | socket options and addresses between C and Rust |
 //! | `signals`, `wait` | handlers, and waits that they interrupt |
 //! | `fork` | the child of a fork |
+//! | `relay` | sockets that other processes use |
 //! | `real` | the C library's own functions |
 //! | `stats` | counts |
 //!
@@ -39,6 +40,7 @@ mod host;
 mod options;
 mod ports;
 mod real;
+mod relay;
 mod seccomp;
 mod signals;
 mod sock;
@@ -47,7 +49,7 @@ mod table;
 mod wait;
 
 pub use calls::*;
-pub use fork::vfork;
+pub use fork::{execv, execve, execvp, execvpe, fexecve, vfork};
 pub use host::{OPTIONS, VARIABLE};
 pub use signals::{__sysv_signal, bsd_signal, sigaction, siginterrupt, signal, sysv_signal};
 
@@ -59,6 +61,7 @@ extern "C" fn begin() {
     };
     stats::begin();
     fork::watch();
+    relay::recognise(host::open_fds().into_iter());
     if !settings.io_uring {
         seccomp::refuse_io_uring();
     }

@@ -220,7 +220,8 @@ fn apply(sock: &Sock, option: (c_int, c_int), value: &[u8]) -> Result<(), c_int>
             udp.set_options(options).map_err(|error| errno(&error))
         }
         Endpoint::Open => Ok(()),
-        Endpoint::Foreign => Err(crate::fork::refuse()),
+        Endpoint::Foreign(_) => Err(crate::fork::refuse()),
+        Endpoint::Relay(_) => Err(crate::sock::MOVED),
     }
 }
 
@@ -356,7 +357,7 @@ fn membership(endpoint: &Endpoint, option: (c_int, c_int), value: &[u8]) -> Resu
 /// `ENOPROTOOPT` for an option that weir does not have.
 pub(crate) fn get(sock: &Sock, option: (c_int, c_int)) -> Result<Vec<u8>, c_int> {
     let endpoint = sock.endpoint();
-    if matches!(endpoint, Endpoint::Foreign) {
+    if matches!(endpoint, Endpoint::Foreign(_)) {
         return Err(crate::fork::refuse());
     }
     let number = match option {

@@ -154,6 +154,23 @@ real! {
         old: *mut libc::sigaction,
     ) -> c_int;
     fn _exit(status: c_int) -> ();
+    fn execve(
+        path: *const c_char,
+        arguments: *const *const c_char,
+        environment: *const *const c_char,
+    ) -> c_int;
+    fn execv(path: *const c_char, arguments: *const *const c_char) -> c_int;
+    fn execvp(name: *const c_char, arguments: *const *const c_char) -> c_int;
+    fn execvpe(
+        name: *const c_char,
+        arguments: *const *const c_char,
+        environment: *const *const c_char,
+    ) -> c_int;
+    fn fexecve(
+        program: c_int,
+        arguments: *const *const c_char,
+        environment: *const *const c_char,
+    ) -> c_int;
     fn fdopen(fd: c_int, mode: *const c_char) -> *mut libc::FILE;
 }
 

@@ -6,6 +6,7 @@
 //!    ├─► the kernel's: the socket leaves the table, and the kernel does the call
 //!    └─► weir's: Stream, Listener or Udp; the descriptor's numbers are given to a descriptor
 //!        with the readiness of the socket, and the options are set again
+//!          └─► another process uses it: Relay; the numbers are given to one end of a pair
 //! ```
 
 use crate::options::Recorded;
@@ -14,7 +15,7 @@ use crate::{real, signals, table};
 use libc::{c_int, epoll_event};
 use std::io;
 use std::net::{Shutdown, SocketAddr};
-use std::os::fd::{AsRawFd, BorrowedFd};
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{
     AtomicBool, AtomicU8, AtomicU64,
     Ordering::{Acquire, Relaxed, Release},
@@ -31,9 +32,18 @@ pub(crate) enum Endpoint {
     Listener(TcpListener),
     Stream(TcpStream),
     Udp(UdpSocket),
-    /// Of the process that forked this one.
-    Foreign,
+    /// Leased from the process that forked this one, by this number there; 0 is none.
+    Foreign(u64),
+    /// Moved onto a pair, of which this is the application's end: the kernel does all calls.
+    Relay(Arc<OwnedFd>),
 }
+
+/// The error of a call on a socket that has moved meanwhile: the call begins again. It is Linux'
+/// own `ERESTARTSYS`, which no application sees.
+pub(crate) const MOVED: c_int = 512;
+
+/// The number of the last socket.
+static LAST_ID: AtomicU64 = AtomicU64::new(0);
 
 /// How far `connect(2)` of a stream is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -49,8 +59,20 @@ pub(crate) enum Opening {
     Failed = 3,
 }
 
+/// A place of a descriptor in an epoll set.
+#[derive(Clone, Copy)]
+struct Member {
+    set: c_int,
+    fd: c_int,
+    event: epoll_event,
+}
+
 /// A socket of the application.
 pub(crate) struct Sock {
+    /// Number of the socket in its process.
+    pub(crate) id: u64,
+    /// Held for writing while the socket moves onto a pair, and for reading by attempts of calls.
+    pub(crate) moving: RwLock<()>,
     /// `AF_INET` or `AF_INET6`.
     pub(crate) domain: c_int,
     /// `SOCK_STREAM` or `SOCK_DGRAM`.
@@ -70,11 +92,13 @@ pub(crate) struct Sock {
     pub(crate) corked: AtomicBool,
     opening: AtomicU8,
     live: AtomicBool,
+    /// Whether the socket has moved onto a pair.
+    moved: AtomicBool,
     endpoint: RwLock<Endpoint>,
     /// The descriptor's numbers.
     fds: Mutex<Vec<c_int>>,
-    /// The epoll sets that the descriptor was added to while it was the kernel's.
-    sets: Mutex<Vec<(c_int, epoll_event)>>,
+    /// The epoll sets that the descriptors were added to.
+    sets: Mutex<Vec<Member>>,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -84,6 +108,8 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 impl Sock {
     fn with(domain: c_int, kind: c_int, endpoint: Endpoint) -> Sock {
         Sock {
+            id: LAST_ID.fetch_add(1, Relaxed) + 1,
+            moving: RwLock::new(()),
             domain,
             kind,
             nonblocking: AtomicBool::new(false),
@@ -96,6 +122,7 @@ impl Sock {
             corked: AtomicBool::new(false),
             opening: AtomicU8::new(Opening::Waits as u8),
             live: AtomicBool::new(!matches!(endpoint, Endpoint::Open)),
+            moved: AtomicBool::new(false),
             endpoint: RwLock::new(endpoint),
             fds: Mutex::default(),
             sets: Mutex::default(),
@@ -109,9 +136,9 @@ impl Sock {
         sock
     }
 
-    /// A socket of the process that forked this one.
-    pub(crate) fn foreign() -> Sock {
-        Sock::with(libc::AF_INET, libc::SOCK_STREAM, Endpoint::Foreign)
+    /// A socket of the process that forked this one, with its number there.
+    pub(crate) fn foreign(id: u64, domain: c_int, kind: c_int) -> Sock {
+        Sock::with(domain, kind, Endpoint::Foreign(id))
     }
 
     /// A connection that `listener` accepted; it has the listener's options.
@@ -143,7 +170,8 @@ impl Sock {
     pub(crate) fn stream(&self) -> Result<TcpStream, c_int> {
         match &*self.endpoint.read().unwrap_or_else(PoisonError::into_inner) {
             Endpoint::Stream(stream) => Ok(stream.clone()),
-            Endpoint::Foreign => Err(crate::fork::refuse()),
+            Endpoint::Foreign(_) => Err(crate::fork::refuse()),
+            Endpoint::Relay(_) => Err(MOVED),
             _ => Err(libc::ENOTCONN),
         }
     }
@@ -172,13 +200,85 @@ impl Sock {
 
     pub(crate) fn remove_fd(&self, fd: c_int) {
         lock(&self.fds).retain(|other| *other != fd);
+        lock(&self.sets).retain(|member| member.fd != fd);
     }
 
-    /// Notes what `epoll_ctl(2)` did with a descriptor of the kernel: an event, or removal.
-    pub(crate) fn note_set(&self, set: c_int, event: Option<epoll_event>) {
+    /// Notes what `epoll_ctl(2)` did with a descriptor: an event, or removal.
+    pub(crate) fn note_set(&self, set: c_int, fd: c_int, event: Option<epoll_event>) {
         let mut sets = lock(&self.sets);
-        sets.retain(|(other, _)| *other != set);
-        sets.extend(event.map(|event| (set, event)));
+        sets.retain(|member| (member.set, member.fd) != (set, fd));
+        sets.extend(event.map(|event| Member { set, fd, event }));
+    }
+
+    /// Whether the socket has moved onto a pair.
+    pub(crate) fn has_moved(&self) -> bool {
+        self.moved.load(Acquire)
+    }
+
+    /// Whether the socket is leased from another process.
+    pub(crate) fn is_foreign(&self) -> bool {
+        matches!(self.endpoint(), Endpoint::Foreign(_))
+    }
+
+    /// The application's end of the pair, if the socket has moved onto one.
+    pub(crate) fn relay(&self) -> Option<Arc<OwnedFd>> {
+        match self.endpoint() {
+            Endpoint::Relay(end) => Some(end),
+            _ => None,
+        }
+    }
+
+    /// Gives the socket's descriptors to `end`, the application's end of a pair. Calls that wait
+    /// for the socket begin again.
+    ///
+    /// # Errors
+    /// If the system refuses it.
+    pub(crate) fn hand_over(&self, end: &Arc<OwnedFd>) -> Result<(), c_int> {
+        let before = self.endpoint();
+        if !matches!(before, Endpoint::Foreign(_)) {
+            for (name, receives) in [(libc::SO_RCVTIMEO, true), (libc::SO_SNDTIMEO, false)] {
+                limit(end, name, self.timeout(receives));
+            }
+            let flags = if self.nonblocking.load(Relaxed) {
+                libc::O_NONBLOCK
+            } else {
+                0
+            };
+            // SAFETY: the command takes a number.
+            unsafe { real::fcntl(end.as_raw_fd(), libc::F_SETFL, flags as usize) };
+        }
+        let ready = match &before {
+            Endpoint::Stream(stream) => stream.ready_fd().ok(),
+            Endpoint::Listener(listener) => listener.ready_fd().ok(),
+            _ => None,
+        };
+        {
+            let endpoint = self.endpoint.write();
+            *endpoint.unwrap_or_else(PoisonError::into_inner) = Endpoint::Relay(Arc::clone(end));
+        }
+        self.moved.store(true, Release);
+        // A descriptor that is entered from now on becomes the end by that.
+        let sets = std::mem::take(&mut *lock(&self.sets));
+        for member in &sets {
+            let none = std::ptr::null_mut();
+            // SAFETY: removal takes no event; what is not a member is refused.
+            unsafe { real::epoll_ctl(member.set, libc::EPOLL_CTL_DEL, member.fd, none) };
+        }
+        let fds = lock(&self.fds).clone();
+        let mut result = Ok(());
+        for fd in fds {
+            result = result.and(table::hand_over(fd, self, end));
+        }
+        for mut member in sets {
+            let event = &raw mut member.event;
+            // SAFETY: the event is a valid one; a set that was closed is refused.
+            unsafe { real::epoll_ctl(member.set, libc::EPOLL_CTL_ADD, member.fd, event) };
+        }
+        if let Some(ready) = ready {
+            // Threads that wait for the descriptor of before look again.
+            let _ = rustix::net::shutdown(&ready, rustix::net::Shutdown::Both);
+        }
+        result
     }
 
     /// The descriptor that is ready when the socket is.
@@ -194,7 +294,8 @@ impl Sock {
             Endpoint::Stream(stream) => stream.ready_fd(),
             Endpoint::Listener(listener) => listener.ready_fd(),
             Endpoint::Udp(udp) => udp.ready_fd(),
-            Endpoint::Foreign => return Err(crate::fork::refuse()),
+            Endpoint::Foreign(_) => return Err(crate::fork::refuse()),
+            Endpoint::Relay(_) => return Err(MOVED),
             Endpoint::Open => return Err(libc::EINVAL),
         };
         Ok(act(fd.map_err(|error| errno(&error))?))
@@ -224,11 +325,10 @@ impl Sock {
         self.live.store(true, Release);
         table::set_live(&fds);
         // The kernel has forgotten the descriptor that was replaced.
-        for (set, mut event) in lock(&self.sets).drain(..) {
-            for fd in fds.iter() {
-                // SAFETY: the event is a valid one; a set that was closed is refused.
-                unsafe { real::epoll_ctl(set, libc::EPOLL_CTL_ADD, *fd, &raw mut event) };
-            }
+        for mut member in lock(&self.sets).clone() {
+            let event = &raw mut member.event;
+            // SAFETY: the event is a valid one; a set that was closed is refused.
+            unsafe { real::epoll_ctl(member.set, libc::EPOLL_CTL_ADD, member.fd, event) };
         }
         Ok(())
     }
@@ -269,7 +369,7 @@ impl Sock {
             Endpoint::Stream(stream) => stream.local_addr().ok(),
             Endpoint::Listener(listener) => listener.local_addr().ok(),
             Endpoint::Udp(udp) => udp.local_addr().ok(),
-            Endpoint::Open | Endpoint::Foreign => None,
+            Endpoint::Open | Endpoint::Foreign(_) | Endpoint::Relay(_) => None,
         }
         .or_else(|| lock(&self.reserved).as_ref().map(Reserved::address))
     }
@@ -282,14 +382,33 @@ impl Drop for Sock {
         let _inside = signals::enter();
         let _errno = signals::Errno::keep();
         let endpoint = self.endpoint.get_mut();
-        *endpoint.unwrap_or_else(PoisonError::into_inner) = Endpoint::Open;
+        let endpoint = endpoint.unwrap_or_else(PoisonError::into_inner);
+        if let Endpoint::Foreign(id @ 1..) = endpoint {
+            crate::fork::closed(*id);
+        }
+        *endpoint = Endpoint::Open;
         let reserved = self.reserved.get_mut();
         reserved.unwrap_or_else(PoisonError::into_inner).take();
     }
 }
 
+/// Limits the waits of a pair's end.
+fn limit(end: &OwnedFd, name: c_int, limit: Option<Duration>) {
+    let Some(limit) = limit else {
+        return;
+    };
+    let time = libc::timeval {
+        tv_sec: limit.as_secs() as libc::time_t,
+        tv_usec: limit.subsec_micros().into(),
+    };
+    let (value, len) = ((&raw const time).cast(), size_of::<libc::timeval>());
+    let len = len as libc::socklen_t;
+    // SAFETY: the value has the stated length.
+    unsafe { real::setsockopt(end.as_raw_fd(), libc::SOL_SOCKET, name, value, len) };
+}
+
 /// Puts `ready` in the place of a descriptor of the application, which keeps its flags.
-fn replace(ready: BorrowedFd<'_>, fd: c_int) -> Result<(), c_int> {
+pub(crate) fn replace(ready: BorrowedFd<'_>, fd: c_int) -> Result<(), c_int> {
     // SAFETY: the commands take no pointers; a descriptor that was closed is refused.
     let done = unsafe {
         let flags = real::fcntl(fd, libc::F_GETFD, 0);

@@ -4,8 +4,9 @@
 //! so that their calls cost next to nothing more.
 
 use crate::signals;
-use crate::sock::Sock;
+use crate::sock::{Endpoint, Sock};
 use libc::c_int;
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{
     AtomicPtr, AtomicU8, AtomicUsize,
     Ordering::{Acquire, Relaxed, Release},
@@ -28,11 +29,18 @@ enum Kind {
     Open = 1,
     /// A socket of weir.
     Live = 2,
+    /// A socket of weir in the process that forked this one.
+    Leased = 3,
+    /// The application's end of a relayed pair, which the kernel looks after.
+    Relay = 4,
 }
 
 static KINDS: [AtomicU8; FDS_MAX] = [const { AtomicU8::new(Kind::Other as u8) }; FDS_MAX];
 /// Descriptors of this library itself, a bit each: the application cannot close them.
 static HIDDEN: [AtomicU8; FDS_MAX / 8] = [const { AtomicU8::new(0) }; FDS_MAX / 8];
+
+/// Relayed descriptors whose error was reported, a bit each.
+static REPORTED: [AtomicU8; FDS_MAX / 8] = [const { AtomicU8::new(0) }; FDS_MAX / 8];
 
 /// One more than the largest number of a descriptor that was ever entered.
 static END: AtomicUsize = AtomicUsize::new(0);
@@ -78,33 +86,132 @@ fn kind(fd: c_int) -> u8 {
     }
 }
 
-/// The socket of weir with this descriptor.
+/// The socket of weir with this descriptor. A leased one is taken first, and then the kernel's to
+/// share, so that there is `None`.
 #[inline]
 pub(crate) fn live(fd: c_int) -> Option<Arc<Sock>> {
-    if kind(fd) == Kind::Live as u8 {
-        // A handler must not wait for the lock that its own thread has.
-        let _inside = signals::enter();
-        lock(fd as usize).clone()
-    } else {
-        None
+    match kind(fd) {
+        LIVE => {
+            // A handler must not wait for the lock that its own thread has.
+            let _inside = signals::enter();
+            lock(fd as usize).clone()
+        }
+        LEASED => taken(fd),
+        _ => None,
     }
 }
 
-/// The socket with this descriptor, which is of weir or may become so.
+const OPEN: u8 = Kind::Open as u8;
+const LIVE: u8 = Kind::Live as u8;
+const LEASED: u8 = Kind::Leased as u8;
+const RELAY: u8 = Kind::Relay as u8;
+
+/// Takes a leased socket; returns it if that is not possible.
+#[cold]
+fn taken(fd: c_int) -> Option<Arc<Sock>> {
+    let _inside = signals::enter();
+    let sock = lock(fd as usize).clone()?;
+    match sock.endpoint() {
+        Endpoint::Foreign(0) => Some(sock),
+        Endpoint::Foreign(id) => match crate::fork::take(&sock, id) {
+            Ok(()) => None,
+            Err(_) => Some(sock),
+        },
+        _ => None,
+    }
+}
+
+/// The socket with this descriptor, which is of weir or may become so. A leased one as in
+/// [`live`].
 #[inline]
 pub(crate) fn any(fd: c_int) -> Option<Arc<Sock>> {
-    if kind(fd) == Kind::Other as u8 {
-        None
-    } else {
-        let _inside = signals::enter();
-        lock(fd as usize).clone()
+    match kind(fd) {
+        OPEN | LIVE => {
+            let _inside = signals::enter();
+            lock(fd as usize).clone()
+        }
+        LEASED => taken(fd),
+        _ => None,
     }
 }
 
-/// Whether the descriptor is of a socket of weir.
+/// Whether the descriptor is of a socket of weir. A leased one as in [`live`].
 #[inline]
 pub(crate) fn is_live(fd: c_int) -> bool {
-    kind(fd) == Kind::Live as u8
+    match kind(fd) {
+        LIVE => true,
+        LEASED => taken(fd).is_some(),
+        _ => false,
+    }
+}
+
+/// Whether the descriptor is in the table.
+#[inline]
+pub(crate) fn is_known(fd: c_int) -> bool {
+    kind(fd) != Kind::Other as u8
+}
+
+/// Whether the descriptor is the application's end of a relayed pair.
+#[inline]
+pub(crate) fn is_relay(fd: c_int) -> bool {
+    kind(fd) == RELAY
+}
+
+/// Records that a descriptor is the application's end of a relayed pair.
+pub(crate) fn mark_relay(fd: c_int) {
+    if let Some(at) = index(fd) {
+        END.fetch_max(at + 1, Relaxed);
+        REPORTED[at / 8].fetch_and(!(1 << (at % 8)), Relaxed);
+        KINDS[at].store(RELAY, Release);
+    }
+}
+
+/// Ends [`mark_relay`].
+pub(crate) fn forget_relay(fd: c_int) {
+    if let Some(at) = index(fd) {
+        let other = Kind::Other as u8;
+        let _ = KINDS[at].compare_exchange(RELAY, other, Release, Relaxed);
+    }
+}
+
+/// Marks a relayed descriptor's error as reported; returns whether it was not before.
+pub(crate) fn report_once(fd: c_int) -> bool {
+    index(fd).is_some_and(|at| {
+        let bit = 1 << (at % 8);
+        REPORTED[at / 8].fetch_or(bit, Relaxed) & bit == 0
+    })
+}
+
+/// The descriptors from `first` to `last` that are relayed.
+pub(crate) fn relays(first: usize, last: usize) -> Vec<c_int> {
+    of_kind(first, last, RELAY)
+}
+
+/// The descriptors that are leased.
+pub(crate) fn leased() -> Vec<c_int> {
+    of_kind(0, usize::MAX, LEASED)
+}
+
+fn of_kind(first: usize, last: usize, wanted: u8) -> Vec<c_int> {
+    let end = last.saturating_add(1).min(END.load(Relaxed));
+    let all = (first.min(end)..end).filter(|fd| KINDS[*fd].load(Relaxed) == wanted);
+    all.map(|fd| fd as c_int).collect()
+}
+
+/// Gives a descriptor of `sock` to `end`, the application's end of a pair.
+pub(crate) fn hand_over(fd: c_int, sock: &Sock, end: &OwnedFd) -> Result<(), c_int> {
+    let mut slot = lock(fd as usize);
+    if !slot.as_ref().is_some_and(|at| std::ptr::eq(&**at, sock)) {
+        // It was closed meanwhile.
+        return Ok(());
+    }
+    crate::sock::replace(end.as_fd(), fd)?;
+    mark_relay(fd);
+    let before = slot.take();
+    drop(slot);
+    // The caller has the socket, so that it does not end here.
+    drop(before);
+    Ok(())
 }
 
 /// Enters a socket for its descriptor; false if the number is too large.
@@ -121,7 +228,19 @@ pub(crate) fn insert(fd: c_int, sock: &Arc<Sock>) -> bool {
         before.remove_fd(fd);
     }
     sock.add_fd(fd);
-    let kind = if sock.is_live() {
+    if let Some(end) = sock.relay() {
+        // It has moved since the caller looked.
+        let replaced = crate::sock::replace(end.as_fd(), fd);
+        sock.remove_fd(fd);
+        slot.take();
+        mark_relay(fd);
+        drop(slot);
+        drop(before);
+        return replaced.is_ok();
+    }
+    let kind = if sock.is_foreign() {
+        Kind::Leased
+    } else if sock.is_live() {
         Kind::Live
     } else {
         Kind::Open
@@ -164,14 +283,18 @@ pub(crate) fn range(first: usize, last: usize) -> Vec<(c_int, Arc<Sock>)> {
 
 /// Begins a new table in the child of a fork, where the locks of the old one may be held by threads
 /// that do not exist. `inherit` makes the child's socket for a descriptor; the argument tells
-/// whether it was a socket of weir.
+/// whether it was a socket of weir. Relayed descriptors stay so.
 pub(crate) fn begin_anew(inherit: impl Fn(c_int, bool) -> Option<Arc<Sock>>) {
     let slots = Box::new(Slots([const { OnceLock::new() }; FDS_MAX / CHUNK]));
     SLOTS.store(Box::into_raw(slots), Release);
     for (fd, kind) in KINDS.iter().enumerate().take(END.load(Relaxed)) {
-        let was = kind.swap(Kind::Other as u8, Relaxed);
+        let was = kind.load(Relaxed);
+        if was == RELAY {
+            continue;
+        }
+        kind.store(Kind::Other as u8, Relaxed);
         if was != Kind::Other as u8
-            && let Some(sock) = inherit(fd as c_int, was == Kind::Live as u8)
+            && let Some(sock) = inherit(fd as c_int, was != OPEN)
         {
             insert(fd as c_int, &sock);
         }

@@ -1,6 +1,6 @@
 //! Waits of calls that block.
 
-use crate::sock::{Sock, errno};
+use crate::sock::{MOVED, Sock, errno};
 use crate::{real, signals};
 use libc::c_int;
 use rustix::event::{PollFd, PollFlags, Timespec};
@@ -8,6 +8,7 @@ use rustix::io::Errno;
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::ptr::null;
+use std::sync::PoisonError;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 use weir_socket::Net;
@@ -69,11 +70,22 @@ impl<'a> Wait<'a> {
         mut attempt: impl FnMut() -> io::Result<T>,
     ) -> Result<T, c_int> {
         loop {
-            match attempt() {
+            match self.once(&mut attempt) {
                 Err(error) if self.blocks && errno(&error) == libc::EAGAIN => self.wait()?,
                 done => return done.map_err(|error| errno(&error)),
             }
         }
+    }
+
+    /// An attempt, unless the socket has moved to another process's use: then the error is
+    /// [`MOVED`].
+    pub(crate) fn once<T>(&self, attempt: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
+        let moving = self.sock.moving.read();
+        let _stays = moving.unwrap_or_else(PoisonError::into_inner);
+        if self.sock.has_moved() {
+            return Err(io::Error::from_raw_os_error(MOVED));
+        }
+        attempt()
     }
 
     /// Waits until the socket is ready.

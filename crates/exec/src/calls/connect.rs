@@ -3,7 +3,7 @@
 use super::answer;
 use crate::host::{Owner, owner_of_remote};
 use crate::signals;
-use crate::sock::{Endpoint, Opening, Sock, errno};
+use crate::sock::{Endpoint, MOVED, Opening, Sock, errno};
 use crate::stats::{self, Call};
 use crate::wait::{Side, Wait};
 use crate::{address, real, table};
@@ -22,6 +22,9 @@ use weir_socket::{Net, TcpSocket, TcpStream};
 pub unsafe extern "C" fn connect(fd: c_int, to: *const sockaddr, len: socklen_t) -> c_int {
     let Some(sock) = table::any(fd) else {
         stats::kernels(Call::Connect);
+        if table::is_relay(fd) {
+            return answer(Err(libc::EISCONN));
+        }
         // SAFETY: the caller's promises.
         return unsafe { real::connect(fd, to, len) };
     };
@@ -99,7 +102,8 @@ fn connect_to(sock: &Arc<Sock>, remote: SocketAddr) -> Result<bool, c_int> {
             Ok(true)
         }
         Endpoint::Listener(_) => Err(libc::EISCONN),
-        Endpoint::Foreign => Err(crate::fork::refuse()),
+        Endpoint::Relay(_) => Err(MOVED),
+        Endpoint::Foreign(_) => Err(crate::fork::refuse()),
     }
 }
 
@@ -256,7 +260,8 @@ fn disconnect(sock: &Sock) -> Result<bool, c_int> {
         }
         // The stack cannot undo it.
         Endpoint::Udp(_) => Err(libc::EOPNOTSUPP),
-        Endpoint::Foreign => Err(crate::fork::refuse()),
+        Endpoint::Foreign(_) => Err(crate::fork::refuse()),
+        Endpoint::Relay(_) => Err(MOVED),
         Endpoint::Listener(_) | Endpoint::Open => Err(libc::EINVAL),
     }
 }

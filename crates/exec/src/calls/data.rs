@@ -2,8 +2,9 @@
 
 use super::connect::at_loopback;
 use super::length;
+use crate::relay::calls as relay;
 use crate::signals;
-use crate::sock::{Endpoint, Sock, errno};
+use crate::sock::{Endpoint, MOVED, Sock, errno};
 use crate::stats::{self, Call};
 use crate::wait::{Side, Wait};
 use crate::{address, real, table};
@@ -117,7 +118,8 @@ pub(super) fn receive(
     match sock.endpoint() {
         Endpoint::Stream(stream) => receive_stream(sock, &stream, rooms, flags),
         Endpoint::Udp(udp) => receive_datagram(sock, &udp, rooms, flags),
-        Endpoint::Foreign => Err(crate::fork::refuse()),
+        Endpoint::Foreign(_) => Err(crate::fork::refuse()),
+        Endpoint::Relay(_) => Err(MOVED),
         Endpoint::Listener(_) | Endpoint::Open => Err(libc::ENOTCONN),
     }
 }
@@ -156,8 +158,7 @@ fn receive_stream(
             let mut stream = stream;
             // Bytes that are there already end the wait.
             let read = if count > 0 && !all {
-                stream
-                    .read(&mut room[filled..])
+                wait.once(|| stream.read(&mut room[filled..]))
                     .map_err(|error| errno(&error))
             } else {
                 wait.until(|| stream.read(&mut room[filled..]))
@@ -273,7 +274,8 @@ pub(super) fn send_parts(
             sent
         }
         Endpoint::Udp(udp) => send_datagram(sock, &udp, parts, flags, to),
-        Endpoint::Foreign => Err(crate::fork::refuse()),
+        Endpoint::Foreign(_) => Err(crate::fork::refuse()),
+        Endpoint::Relay(_) => Err(MOVED),
         Endpoint::Listener(_) | Endpoint::Open => Err(libc::EPIPE),
     }
 }
@@ -416,13 +418,16 @@ pub unsafe extern "C" fn read(fd: c_int, to: *mut c_void, len: size_t) -> ssize_
     let Some(sock) = table::live(fd) else {
         stats::kernels(Call::Read);
         // SAFETY: the caller's promises.
-        return unsafe { real::read(fd, to, len) };
+        let count = unsafe { real::read(fd, to, len) };
+        return relay::received(fd, len, count);
     };
-    let _inside = signals::enter();
+    let inside = signals::enter();
     stats::weirs(Call::Read);
     // SAFETY: the caller's promise.
     let room = unsafe { room(to, len) };
-    length(receive(&sock, &mut [IoSliceMut::new(room)], 0).map(|received| received.count))
+    let received = receive(&sock, &mut [IoSliceMut::new(room)], 0);
+    let received = or_again!(inside, received, read(fd, to, len));
+    length(received.map(|received| received.count))
 }
 
 /// `read(2)`, as programs call it that are built with `_FORTIFY_SOURCE`.
@@ -457,14 +462,19 @@ pub(super) fn check_room(len: size_t, room: size_t) {
 pub unsafe extern "C" fn write(fd: c_int, from: *const c_void, len: size_t) -> ssize_t {
     let Some(sock) = table::live(fd) else {
         stats::kernels(Call::Write);
+        if table::is_relay(fd) {
+            // SAFETY: the caller's promises.
+            return unsafe { relay::send(fd, from, len, 0) };
+        }
         // SAFETY: the caller's promises.
         return unsafe { real::write(fd, from, len) };
     };
-    let _inside = signals::enter();
+    let inside = signals::enter();
     stats::weirs(Call::Write);
     // SAFETY: the caller's promise.
     let bytes = unsafe { bytes(from, len) };
-    length(send_parts(&sock, &[IoSlice::new(bytes)], 0, None))
+    let sent = send_parts(&sock, &[IoSlice::new(bytes)], 0, None);
+    length(or_again!(inside, sent, write(fd, from, len)))
 }
 
 /// `readv(2)`.
@@ -476,16 +486,18 @@ pub unsafe extern "C" fn readv(fd: c_int, parts: *const iovec, count: c_int) -> 
     let Some(sock) = table::live(fd) else {
         stats::kernels(Call::Read);
         // SAFETY: the caller's promises.
-        return unsafe { real::readv(fd, parts, count) };
+        let count = unsafe { real::readv(fd, parts, count) };
+        return relay::received(fd, usize::MAX, count);
     };
-    let _inside = signals::enter();
+    let inside = signals::enter();
     stats::weirs(Call::Read);
-    let count = usize::try_from(count).map_err(|_| libc::EINVAL);
-    length(count.and_then(|count| {
+    let number = usize::try_from(count).map_err(|_| libc::EINVAL);
+    let received = number.and_then(|count| {
         // SAFETY: the caller's promise.
         let mut rooms = unsafe { rooms(parts, count) }?;
         Ok(receive(&sock, &mut rooms, 0)?.count)
-    }))
+    });
+    length(or_again!(inside, received, readv(fd, parts, count)))
 }
 
 /// `writev(2)`.
@@ -496,17 +508,22 @@ pub unsafe extern "C" fn readv(fd: c_int, parts: *const iovec, count: c_int) -> 
 pub unsafe extern "C" fn writev(fd: c_int, parts: *const iovec, count: c_int) -> ssize_t {
     let Some(sock) = table::live(fd) else {
         stats::kernels(Call::Write);
+        if let (true, Ok(count)) = (table::is_relay(fd), usize::try_from(count)) {
+            // SAFETY: the caller's promises.
+            return unsafe { relay::send_parts(fd, parts, count, 0) };
+        }
         // SAFETY: the caller's promises.
         return unsafe { real::writev(fd, parts, count) };
     };
-    let _inside = signals::enter();
+    let inside = signals::enter();
     stats::weirs(Call::Write);
-    let count = usize::try_from(count).map_err(|_| libc::EINVAL);
-    length(count.and_then(|count| {
+    let number = usize::try_from(count).map_err(|_| libc::EINVAL);
+    let sent = number.and_then(|count| {
         // SAFETY: the caller's promise.
         let parts = unsafe { slices(parts, count) }?;
         send_parts(&sock, &parts, 0, None)
-    }))
+    });
+    length(or_again!(inside, sent, writev(fd, parts, count)))
 }
 
 /// `recv(2)`.
@@ -518,13 +535,15 @@ pub unsafe extern "C" fn recv(fd: c_int, to: *mut c_void, len: size_t, flags: c_
     let Some(sock) = table::live(fd) else {
         stats::kernels(Call::Receive);
         // SAFETY: the caller's promises.
-        return unsafe { real::recv(fd, to, len, flags) };
+        let count = unsafe { real::recv(fd, to, len, flags) };
+        return relay::received(fd, len, count);
     };
-    let _inside = signals::enter();
+    let inside = signals::enter();
     stats::weirs(Call::Receive);
     // SAFETY: the caller's promise.
     let room = unsafe { room(to, len) };
     let received = receive(&sock, &mut [IoSliceMut::new(room)], flags);
+    let received = or_again!(inside, received, recv(fd, to, len, flags));
     length(received.map(|received| received.count))
 }
 
@@ -560,14 +579,27 @@ pub unsafe extern "C" fn recvfrom(
 ) -> ssize_t {
     let Some(sock) = table::live(fd) else {
         stats::kernels(Call::Receive);
+        if table::is_relay(fd) {
+            if !from.is_null() && !from_len.is_null() {
+                // SAFETY: the caller's promise.
+                unsafe { from_len.write_unaligned(0) };
+            }
+            // SAFETY: the caller's promises.
+            return unsafe { recv(fd, to, len, flags) };
+        }
         // SAFETY: the caller's promises.
         return unsafe { real::recvfrom(fd, to, len, flags, from, from_len) };
     };
-    let _inside = signals::enter();
+    let inside = signals::enter();
     stats::weirs(Call::Receive);
     // SAFETY: the caller's promise.
     let room = unsafe { room(to, len) };
     let received = receive(&sock, &mut [IoSliceMut::new(room)], flags);
+    let received = or_again!(
+        inside,
+        received,
+        recvfrom(fd, to, len, flags, from, from_len)
+    );
     length(received.and_then(|received| {
         match received.from {
             Some(peer) => {
@@ -618,14 +650,19 @@ pub unsafe extern "C" fn send(
 ) -> ssize_t {
     let Some(sock) = table::live(fd) else {
         stats::kernels(Call::Send);
+        if table::is_relay(fd) {
+            // SAFETY: the caller's promises.
+            return unsafe { relay::send(fd, from, len, flags) };
+        }
         // SAFETY: the caller's promises.
         return unsafe { real::send(fd, from, len, flags) };
     };
-    let _inside = signals::enter();
+    let inside = signals::enter();
     stats::weirs(Call::Send);
     // SAFETY: the caller's promise.
     let bytes = unsafe { bytes(from, len) };
-    length(send_parts(&sock, &[IoSlice::new(bytes)], flags, None))
+    let sent = send_parts(&sock, &[IoSlice::new(bytes)], flags, None);
+    length(or_again!(inside, sent, send(fd, from, len, flags)))
 }
 
 /// `sendto(2)`.
@@ -653,6 +690,10 @@ pub unsafe extern "C" fn sendto(
         Ok(None) => {
             drop(inside);
             stats::kernels(Call::Send);
+            if table::is_relay(fd) {
+                // SAFETY: the caller's promises.
+                return unsafe { relay::send(fd, from, len, flags) };
+            }
             // SAFETY: the caller's promises.
             return unsafe { real::sendto(fd, from, len, flags, to, to_len) };
         }
@@ -664,7 +705,11 @@ pub unsafe extern "C" fn sendto(
         Err(error) => Err(error),
     };
     stats::weirs(Call::Send);
-    length(result)
+    length(or_again!(
+        inside,
+        result,
+        sendto(fd, from, len, flags, to, to_len)
+    ))
 }
 
 /// The destination of a datagram on a socket of weir, if one is given.

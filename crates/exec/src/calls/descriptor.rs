@@ -3,7 +3,7 @@
 use super::{answer, length};
 use crate::host;
 use crate::signals;
-use crate::sock::{Endpoint, Sock};
+use crate::sock::{Endpoint, MOVED, Sock};
 use crate::stats::{self, Call};
 use crate::{real, table};
 use libc::{c_int, c_uint, c_ulong, epoll_event};
@@ -28,14 +28,14 @@ pub unsafe extern "C" fn close(fd: c_int) -> c_int {
     if table::is_set(fd) {
         table::mark_set(fd, false);
     }
-    let Some(sock) = table::any(fd) else {
+    // A leased socket ends here without being taken.
+    let Some(sock) = table::remove(fd) else {
         stats::kernels(Call::Close);
         // SAFETY: the caller's promises.
         return unsafe { real::close(fd) };
     };
     let _inside = signals::enter();
     stats::weirs(Call::Close);
-    drop(table::remove(fd));
     // SAFETY: the caller's promises.
     let closed = unsafe { real::close(fd) };
     // Only now, since it may send.
@@ -90,6 +90,9 @@ pub unsafe extern "C" fn close_range(first: c_uint, last: c_uint, flags: c_int) 
     for (fd, _) in &sockets {
         drop(table::remove(*fd));
     }
+    for fd in table::relays(first as usize, last as usize) {
+        table::forget_relay(fd);
+    }
     let mut done = 0;
     let mut start = first;
     // The pieces between the library's own descriptors.
@@ -118,8 +121,11 @@ pub unsafe extern "C" fn closefrom(first: c_int) {
     unsafe { close_range(first.max(0) as c_uint, c_uint::MAX, 0) };
 }
 
-/// Enters a copy of a descriptor.
-fn copied(sock: Option<Arc<Sock>>, new: c_int) -> c_int {
+/// Enters `new`, a copy of the descriptor `fd`.
+fn copied(fd: c_int, sock: Option<Arc<Sock>>, new: c_int) -> c_int {
+    if sock.is_none() && new >= 0 && table::is_relay(fd) {
+        table::mark_relay(new);
+    }
     let Some(sock) = sock.filter(|_| new >= 0) else {
         return new;
     };
@@ -141,7 +147,7 @@ pub unsafe extern "C" fn dup(fd: c_int) -> c_int {
     count(Call::Dup, sock.is_some());
     let _inside = signals::enter();
     // SAFETY: the caller's promises.
-    copied(sock, unsafe { real::dup(fd) })
+    copied(fd, sock, unsafe { real::dup(fd) })
 }
 
 /// `dup2(2)`.
@@ -170,7 +176,7 @@ pub unsafe extern "C" fn dup3(fd: c_int, to: c_int, flags: c_int) -> c_int {
         return answer(Err(libc::EBUSY));
     }
     let _inside = signals::enter();
-    let replaced = if sock.is_some() || table::any(to).is_some() {
+    let replaced = if sock.is_some() || table::is_known(to) {
         // The number is free only if `fd` is a descriptor.
         // SAFETY: the command takes no pointer.
         let is_open = fd != to && unsafe { real::fcntl(fd, libc::F_GETFD, 0) } >= 0;
@@ -179,7 +185,7 @@ pub unsafe extern "C" fn dup3(fd: c_int, to: c_int, flags: c_int) -> c_int {
         None
     };
     // SAFETY: the caller's promises.
-    let new = copied(sock, unsafe { real::dup3(fd, to, flags) });
+    let new = copied(fd, sock, unsafe { real::dup3(fd, to, flags) });
     drop(replaced);
     new
 }
@@ -201,14 +207,20 @@ pub unsafe extern "C" fn fcntl(fd: c_int, command: c_int, argument: usize) -> c_
     let Some(sock) = table::any(fd) else {
         stats::kernels(Call::Control);
         // SAFETY: the caller's promises.
-        return unsafe { real::fcntl(fd, command, argument) };
+        let done = unsafe { real::fcntl(fd, command, argument) };
+        return match command {
+            libc::F_DUPFD | libc::F_DUPFD_CLOEXEC => copied(fd, None, done),
+            _ => done,
+        };
     };
     let _inside = signals::enter();
     stats::weirs(Call::Control);
     match command {
         libc::F_DUPFD | libc::F_DUPFD_CLOEXEC => {
             // SAFETY: the caller's promises.
-            copied(Some(sock), unsafe { real::fcntl(fd, command, argument) })
+            copied(fd, Some(sock), unsafe {
+                real::fcntl(fd, command, argument)
+            })
         }
         libc::F_GETFL if sock.is_live() => {
             // SAFETY: the command takes no pointer.
@@ -300,7 +312,8 @@ fn readable(sock: &Sock) -> Result<c_int, c_int> {
             let mut bytes = vec![0; 65_536];
             Ok(udp.peek_from(&mut bytes).map_or(0, |(len, _)| len) as c_int)
         }
-        Endpoint::Foreign => Err(crate::fork::refuse()),
+        Endpoint::Foreign(_) => Err(crate::fork::refuse()),
+        Endpoint::Relay(_) => Err(MOVED),
         Endpoint::Listener(_) | Endpoint::Open => Err(libc::EINVAL),
     }
 }
@@ -313,7 +326,8 @@ fn unsent(sock: &Sock) -> Result<c_int, c_int> {
             Ok(info.map_or(0, |info| info.unsent + info.unacknowledged) as c_int)
         }
         Endpoint::Udp(_) => Ok(0),
-        Endpoint::Foreign => Err(crate::fork::refuse()),
+        Endpoint::Foreign(_) => Err(crate::fork::refuse()),
+        Endpoint::Relay(_) => Err(MOVED),
         Endpoint::Listener(_) | Endpoint::Open => Err(libc::EINVAL),
     }
 }
@@ -340,14 +354,14 @@ pub unsafe extern "C" fn epoll_ctl(
     if done == 0 && sock.is_some() {
         table::mark_set(set, true);
     }
-    if let Some(sock) = sock.filter(|sock| done == 0 && !sock.is_live()) {
+    if let Some(sock) = sock.filter(|_| done == 0) {
         let _inside = signals::enter();
         let event = match how {
             libc::EPOLL_CTL_DEL => None,
             // SAFETY: the call has read it.
             _ => Some(unsafe { event.read_unaligned() }),
         };
-        sock.note_set(set, event);
+        sock.note_set(set, fd, event);
     }
     done
 }

@@ -5,7 +5,7 @@ use super::{answer, length};
 use crate::signals;
 use crate::sock::Sock;
 use crate::stats::{self, Call};
-use crate::{address, host, real, table};
+use crate::{address, host, real, relay, table};
 use libc::{c_int, c_uint, mmsghdr, msghdr, ssize_t, timespec};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -22,12 +22,23 @@ pub unsafe extern "C" fn recvmsg(fd: c_int, message: *mut msghdr, flags: c_int) 
     let Some(sock) = table::live(fd) else {
         stats::kernels(Call::Receive);
         // SAFETY: the caller's promises.
-        return unsafe { real::recvmsg(fd, message, flags) };
+        let count = unsafe { real::recvmsg(fd, message, flags) };
+        if count < 0 || !host::is_configured() {
+            return count;
+        }
+        // SAFETY: the kernel has filled the message.
+        unsafe { recognise(message) };
+        if table::is_relay(fd) {
+            // SAFETY: the caller's promise.
+            unsafe { (*message).msg_namelen = 0 };
+        }
+        return relay::calls::received(fd, usize::MAX, count);
     };
-    let _inside = signals::enter();
+    let inside = signals::enter();
     stats::weirs(Call::Receive);
     // SAFETY: the caller's promises.
-    length(unsafe { receive_message(&sock, message, flags) })
+    let received = unsafe { receive_message(&sock, message, flags) };
+    length(or_again!(inside, received, recvmsg(fd, message, flags)))
 }
 
 /// # Safety
@@ -66,8 +77,12 @@ pub unsafe extern "C" fn sendmsg(fd: c_int, message: *const msghdr, flags: c_int
             drop(inside);
             stats::kernels(Call::Send);
             // SAFETY: the caller's promises.
-            if host::is_configured() && unsafe { passes_a_socket(message) } {
+            if host::is_configured() && !unsafe { may_pass(message) } {
                 return length(Err(refuse_passing()));
+            }
+            if table::is_relay(fd) {
+                // SAFETY: the caller's promises.
+                return unsafe { relay::calls::send_message(fd, message, flags) };
             }
             // SAFETY: the caller's promises.
             unsafe { real::sendmsg(fd, message, flags) }
@@ -75,7 +90,8 @@ pub unsafe extern "C" fn sendmsg(fd: c_int, message: *const msghdr, flags: c_int
         Ok(Some(sock)) => {
             stats::weirs(Call::Send);
             // SAFETY: the caller's promises.
-            length(unsafe { send_message(&sock, message, flags) })
+            let sent = unsafe { send_message(&sock, message, flags) };
+            length(or_again!(inside, sent, sendmsg(fd, message, flags)))
         }
         Err(error) => length(Err(error)),
     }
@@ -122,13 +138,14 @@ unsafe fn send_message(sock: &Sock, message: *const msghdr, flags: c_int) -> Res
     send_parts(sock, &parts, flags, to)
 }
 
-/// Whether a message of the kernel passes a descriptor of weir on (`SCM_RIGHTS`).
+/// The descriptors that a message passes on (`SCM_RIGHTS`).
 ///
 /// # Safety
 /// `message` points to a valid message.
-unsafe fn passes_a_socket(message: *const msghdr) -> bool {
+unsafe fn passed(message: *const msghdr) -> Vec<c_int> {
+    let mut fds = Vec::new();
     if message.is_null() {
-        return false;
+        return fds;
     }
     // SAFETY: a valid message has valid ancillary data, which the macros walk along.
     unsafe {
@@ -140,20 +157,42 @@ unsafe fn passes_a_socket(message: *const msghdr) -> bool {
                 let empty = libc::CMSG_LEN(0) as usize;
                 let bytes = (about.cmsg_len as usize).saturating_sub(empty);
                 for at in 0..bytes / size_of::<c_int>() {
-                    let fd = data.cast::<c_int>().add(at).read_unaligned();
-                    if table::is_live(fd) {
-                        return true;
-                    }
+                    fds.push(data.cast::<c_int>().add(at).read_unaligned());
                 }
             }
             header = libc::CMSG_NXTHDR(message, header);
         }
     }
-    false
+    fds
+}
+
+/// Moves the sockets of weir that a message passes on onto pairs; false if one cannot be moved.
+///
+/// # Safety
+/// `message` points to a valid message.
+unsafe fn may_pass(message: *const msghdr) -> bool {
+    // SAFETY: the caller's promise.
+    let fds = unsafe { passed(message) };
+    let sockets = fds.into_iter().filter_map(table::live);
+    let mut moved = sockets.map(|sock| relay::convert(&sock).is_ok());
+    moved.all(|is_moved| is_moved)
+}
+
+/// Recognises relayed descriptors that a message has brought.
+///
+/// # Safety
+/// `message` points to a message that was received.
+unsafe fn recognise(message: *const msghdr) {
+    // SAFETY: the caller's promise.
+    let fds = unsafe { passed(message) };
+    if !fds.is_empty() {
+        let _inside = signals::enter();
+        relay::recognise(fds.into_iter());
+    }
 }
 
 fn refuse_passing() -> c_int {
-    host::say("a socket of weir cannot be passed to another process (SCM_RIGHTS)");
+    host::say("a UDP socket of weir cannot be passed to another process (SCM_RIGHTS)");
     libc::EOPNOTSUPP
 }
 

@@ -1,5 +1,19 @@
 //! The C functions that programs call in place of the C library's.
 
+/// Begins a call again if its socket has moved meanwhile ([`MOVED`](crate::sock::MOVED)): the
+/// descriptor is now the kernel's.
+macro_rules! or_again {
+    ($inside:ident, $result:expr, $call:expr) => {{
+        let result = $result;
+        if matches!(result, Err($crate::sock::MOVED)) {
+            drop($inside);
+            // SAFETY: the caller's promises.
+            return unsafe { $call };
+        }
+        result
+    }};
+}
+
 pub(crate) mod connect;
 mod data;
 mod descriptor;
@@ -22,12 +36,18 @@ use libc::{c_int, ssize_t};
 
 /// Sets `errno`.
 fn set_errno(number: c_int) {
+    // A call that the caller does not begin again was interrupted, as it seems to the application.
+    let number = if number == crate::sock::MOVED {
+        libc::EINTR
+    } else {
+        number
+    };
     // SAFETY: the C library's pointer is valid in its thread.
     unsafe { *libc::__errno_location() = number };
 }
 
 /// The result of a C function: -1 with `errno` for an error.
-fn answer(result: Result<c_int, c_int>) -> c_int {
+pub(crate) fn answer(result: Result<c_int, c_int>) -> c_int {
     result.unwrap_or_else(|number| {
         set_errno(number);
         -1
@@ -35,7 +55,7 @@ fn answer(result: Result<c_int, c_int>) -> c_int {
 }
 
 /// As [`answer`], for a number of bytes.
-fn length(result: Result<usize, c_int>) -> ssize_t {
+pub(crate) fn length(result: Result<usize, c_int>) -> ssize_t {
     match result {
         Ok(count) => count as ssize_t,
         Err(number) => {

@@ -1,8 +1,9 @@
 //! `getsockname`, `getpeername`, `getsockopt`, `setsockopt`, `shutdown`, `sockatmark`.
 
 use super::answer;
+use crate::relay::{self, name::Name};
 use crate::signals;
-use crate::sock::{Endpoint, Opening, Sock, errno};
+use crate::sock::{Endpoint, MOVED, Opening, Sock, errno};
 use crate::stats::{self, Call};
 use crate::{address, options, real, table};
 use libc::{c_int, c_void, sockaddr, socklen_t};
@@ -20,7 +21,14 @@ pub unsafe extern "C" fn getsockname(fd: c_int, to: *mut sockaddr, len: *mut soc
     let inside = signals::enter();
     let known = table::any(fd).filter(|sock| sock.is_live() || sock.local().is_some());
     let Some(sock) = known else {
+        let relayed = table::is_relay(fd).then(|| Name::of(fd)).flatten();
         drop(inside);
+        if let Some(name) = relayed {
+            stats::weirs(Call::Name);
+            let local = address::shown(name.local, name.domain);
+            // SAFETY: the caller's promise.
+            return answer(unsafe { address::write(local, to, len) }.map(|()| 0));
+        }
         stats::kernels(Call::Name);
         // SAFETY: the caller's promises.
         return unsafe { real::getsockname(fd, to, len) };
@@ -43,6 +51,17 @@ pub unsafe extern "C" fn getsockname(fd: c_int, to: *mut sockaddr, len: *mut soc
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn getpeername(fd: c_int, to: *mut sockaddr, len: *mut socklen_t) -> c_int {
     let Some(sock) = table::live(fd) else {
+        if table::is_relay(fd)
+            && let Some(name) = Name::of(fd)
+        {
+            stats::weirs(Call::Name);
+            let peer = name.peer.ok_or(libc::ENOTCONN);
+            return answer(peer.and_then(|peer| {
+                let peer = address::shown(peer, name.domain);
+                // SAFETY: the caller's promise.
+                unsafe { address::write(peer, to, len) }.map(|()| 0)
+            }));
+        }
         stats::kernels(Call::Name);
         // SAFETY: the caller's promises.
         return unsafe { real::getpeername(fd, to, len) };
@@ -67,7 +86,8 @@ fn peer(sock: &Sock) -> Result<SocketAddr, c_int> {
             stream.peer_addr().map_err(|error| errno(&error))
         }
         Endpoint::Udp(udp) => udp.peer_addr().map_err(|error| errno(&error)),
-        Endpoint::Foreign => Err(crate::fork::refuse()),
+        Endpoint::Foreign(_) => Err(crate::fork::refuse()),
+        Endpoint::Relay(_) => Err(MOVED),
         Endpoint::Listener(_) | Endpoint::Open => Err(libc::ENOTCONN),
     }
 }
@@ -96,6 +116,10 @@ pub unsafe extern "C" fn setsockopt(
         bytes
     };
     let Some(sock) = known.filter(|sock| sock.is_live()) else {
+        if table::is_relay(fd) && relay::calls::has_no_option(level) {
+            stats::weirs(Call::Option);
+            return 0;
+        }
         stats::kernels(Call::Option);
         // SAFETY: the caller's promises.
         let set = unsafe { real::setsockopt(fd, level, name, value, len) };
@@ -130,25 +154,41 @@ pub unsafe extern "C" fn getsockopt(
     len: *mut socklen_t,
 ) -> c_int {
     let Some(sock) = table::live(fd) else {
+        if table::is_relay(fd)
+            && let Some(known) = relay::calls::option(fd, (level, name))
+        {
+            stats::weirs(Call::Option);
+            let bytes = known.map(|number| number.to_ne_bytes());
+            // SAFETY: the caller's promises.
+            return answer(bytes.and_then(|bytes| unsafe { give(&bytes, value, len) }));
+        }
         stats::kernels(Call::Option);
         // SAFETY: the caller's promises.
         return unsafe { real::getsockopt(fd, level, name, value, len) };
     };
     let _inside = signals::enter();
     stats::weirs(Call::Option);
+    let bytes = options::get(&sock, (level, name));
+    // SAFETY: the caller's promises.
+    answer(bytes.and_then(|bytes| unsafe { give(&bytes, value, len) }))
+}
+
+/// Writes an option's value, cut to the caller's room.
+///
+/// # Safety
+/// As `getsockopt(2)`.
+unsafe fn give(bytes: &[u8], value: *mut c_void, len: *mut socklen_t) -> Result<c_int, c_int> {
     if value.is_null() || len.is_null() {
-        return answer(Err(libc::EFAULT));
+        return Err(libc::EFAULT);
     }
-    answer(options::get(&sock, (level, name)).and_then(|bytes| {
-        // SAFETY: the caller promises a length, and as many bytes.
-        unsafe {
-            let room = i32::try_from(len.read_unaligned()).map_err(|_| libc::EINVAL)?;
-            let count = bytes.len().min(usize::try_from(room).unwrap_or(0));
-            copy_nonoverlapping(bytes.as_ptr(), value.cast(), count);
-            len.write_unaligned(count as socklen_t);
-        }
-        Ok(0)
-    }))
+    // SAFETY: the caller promises a length, and as many bytes.
+    unsafe {
+        let room = i32::try_from(len.read_unaligned()).map_err(|_| libc::EINVAL)?;
+        let count = bytes.len().min(usize::try_from(room).unwrap_or(0));
+        copy_nonoverlapping(bytes.as_ptr(), value.cast(), count);
+        len.write_unaligned(count as socklen_t);
+    }
+    Ok(0)
 }
 
 /// `shutdown(2)`.
@@ -195,7 +235,8 @@ fn shut(sock: &Sock, how: c_int) -> Result<(), c_int> {
             udp.shutdown(how);
             udp.peer_addr().map(drop).map_err(|_| libc::ENOTCONN)
         }
-        Endpoint::Foreign => Err(crate::fork::refuse()),
+        Endpoint::Foreign(_) => Err(crate::fork::refuse()),
+        Endpoint::Relay(_) => Err(MOVED),
         Endpoint::Open => Err(libc::ENOTCONN),
     }
 }

@@ -3,8 +3,9 @@
 use super::answer;
 use crate::host::{self, Owner, owner_of_local};
 use crate::ports::{Reserved, Sharing};
+use crate::relay::{self, name::Name};
 use crate::signals;
-use crate::sock::{Endpoint, Sock, errno};
+use crate::sock::{Endpoint, MOVED, Sock, errno};
 use crate::stats::{self, Call};
 use crate::wait::{Side, Wait};
 use crate::{address, real, table};
@@ -93,7 +94,8 @@ pub unsafe extern "C" fn bind(fd: c_int, to: *const sockaddr, len: socklen_t) ->
 fn bind_to(sock: &Arc<Sock>, local: SocketAddr) -> Result<bool, c_int> {
     match sock.endpoint() {
         Endpoint::Open => {}
-        Endpoint::Foreign => return Err(crate::fork::refuse()),
+        Endpoint::Foreign(_) => return Err(crate::fork::refuse()),
+        Endpoint::Relay(_) => return Err(MOVED),
         _ => return Err(libc::EINVAL),
     }
     let is_bound = sock.reserved.lock().unwrap_or_else(PoisonError::into_inner);
@@ -198,6 +200,10 @@ pub(super) fn bind_udp(
 pub unsafe extern "C" fn listen(fd: c_int, backlog: c_int) -> c_int {
     let Some(sock) = table::any(fd) else {
         stats::kernels(Call::Listen);
+        if table::is_relay(fd) && Name::of(fd).is_some_and(|name| name.peer.is_none()) {
+            // The backlog of a listener stays.
+            return 0;
+        }
         // SAFETY: the caller's promises.
         return unsafe { real::listen(fd, backlog) };
     };
@@ -215,7 +221,8 @@ fn listen_on(sock: &Arc<Sock>, backlog: c_int) -> Result<(), c_int> {
         // The backlog of a listener stays.
         Endpoint::Listener(_) => return Ok(()),
         Endpoint::Stream(_) | Endpoint::Udp(_) => return Err(libc::EINVAL),
-        Endpoint::Foreign => return Err(crate::fork::refuse()),
+        Endpoint::Foreign(_) => return Err(crate::fork::refuse()),
+        Endpoint::Relay(_) => return Err(MOVED),
     }
     let net = host::host()?;
     let is_bound = {
@@ -272,24 +279,53 @@ pub unsafe extern "C" fn accept4(
     flags: c_int,
 ) -> c_int {
     let Some(sock) = table::live(fd) else {
+        if table::is_relay(fd)
+            && let Some(name) = Name::of(fd)
+        {
+            stats::weirs(Call::Accept);
+            // The wait is the kernel's, which handlers interrupt.
+            let accepted = relay::calls::accept(fd, name, flags);
+            if accepted.is_ok() {
+                stats::socket(true);
+            }
+            // SAFETY: the caller's promise.
+            return answer(accepted.and_then(|new| unsafe { told(new, from, len) }));
+        }
         stats::kernels(Call::Accept);
         // SAFETY: the caller's promises.
         return unsafe { real::accept4(fd, from, len, flags) };
     };
-    let _inside = signals::enter();
+    let inside = signals::enter();
     stats::weirs(Call::Accept);
-    let accepted = accept_from(&sock, flags);
+    let accepted = or_again!(
+        inside,
+        accept_from(&sock, flags),
+        accept4(fd, from, len, flags)
+    );
     answer(accepted.and_then(|(new, peer)| {
         let peer = address::shown(peer, sock.domain);
         // SAFETY: the caller's promise.
-        let written = unsafe { address::write(peer, from, len) };
-        if let Err(error) = written {
-            // SAFETY: the descriptor is the new one, of which no other code knows yet.
-            unsafe { super::close(new) };
-            return Err(error);
-        }
-        Ok(new)
+        unsafe { told((new, peer), from, len) }
     }))
+}
+
+/// Tells the caller the peer of a new descriptor, which is closed if that fails.
+///
+/// # Safety
+/// As `accept(2)`.
+unsafe fn told(
+    (new, peer): (c_int, SocketAddr),
+    from: *mut sockaddr,
+    len: *mut socklen_t,
+) -> Result<c_int, c_int> {
+    // SAFETY: the caller's promise.
+    let written = unsafe { address::write(peer, from, len) };
+    if let Err(error) = written {
+        // SAFETY: the descriptor is the new one, of which no other code knows yet.
+        unsafe { super::close(new) };
+        return Err(error);
+    }
+    Ok(new)
 }
 
 fn accept_from(sock: &Arc<Sock>, flags: c_int) -> Result<(c_int, SocketAddr), c_int> {
@@ -299,7 +335,8 @@ fn accept_from(sock: &Arc<Sock>, flags: c_int) -> Result<(c_int, SocketAddr), c_
     let listener = match sock.endpoint() {
         Endpoint::Listener(listener) => listener,
         Endpoint::Udp(_) => return Err(libc::EOPNOTSUPP),
-        Endpoint::Foreign => return Err(crate::fork::refuse()),
+        Endpoint::Foreign(_) => return Err(crate::fork::refuse()),
+        Endpoint::Relay(_) => return Err(MOVED),
         Endpoint::Stream(_) | Endpoint::Open => return Err(libc::EINVAL),
     };
     let mut wait = Wait::new(sock, Side::Receive, 0);

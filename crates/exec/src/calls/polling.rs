@@ -161,7 +161,8 @@ unsafe fn polled(fds: *const pollfd, count: nfds_t) -> Option<(Net, Vec<pollfd>)
     // SAFETY: the caller's promise.
     let all = unsafe { from_raw_parts(fds, count as usize) };
     let is_ours = |fd: &pollfd| table::is_live(fd.fd) || table::is_set(fd.fd);
-    if !all.iter().any(is_ours) {
+    // All of them are asked, since a leased socket is taken by that.
+    if all.iter().filter(|fd| is_ours(fd)).count() == 0 {
         return None;
     }
     Some((running()?, all.to_vec()))
@@ -307,7 +308,10 @@ unsafe fn selected(count: c_int, sets: [*mut fd_set; 3]) -> Option<(Net, Vec<pol
         chosen.fold(0, |events, (_, kind)| events | kind)
     };
     let is_ours = |fd: &c_int| table::is_live(*fd) || table::is_set(*fd);
-    if !(0..count).filter(is_ours).any(|fd| events(fd) != 0) {
+    let chosen = (0..count).filter(|fd| table::is_known(*fd) || table::is_set(*fd));
+    let chosen = chosen.filter(|fd| events(*fd) != 0);
+    // All of them are asked, since a leased socket is taken by that.
+    if chosen.filter(is_ours).count() == 0 {
         return None;
     }
     let all = (0..count).map(|fd| pollfd {

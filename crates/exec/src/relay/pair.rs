@@ -1,0 +1,253 @@
+//! One relayed connection: bytes between a stream and the owner's end of the pair.
+
+use super::name;
+use super::pump::Interest;
+use crate::sock::errno;
+use libc::c_int;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use rustix::net::{RecvFlags, SendFlags, recv, send, shutdown};
+use std::net::Shutdown;
+use std::os::fd::OwnedFd;
+use std::task::{Context, Poll};
+use weir_socket::TcpStream;
+
+/// Bytes that are copied at a time.
+pub(super) const CHUNK: usize = 64 << 10;
+/// Chunks of one turn each way, so that no connection keeps the others waiting.
+const CHUNKS_MAX: usize = 8;
+
+/// Bytes that one side has given and the other has not taken.
+#[derive(Default)]
+struct Rest {
+    bytes: Vec<u8>,
+    start: usize,
+}
+
+impl Rest {
+    fn left(&self) -> &[u8] {
+        &self.bytes[self.start..]
+    }
+
+    fn is_empty(&self) -> bool {
+        self.start == self.bytes.len()
+    }
+
+    fn keep(&mut self, bytes: &[u8]) {
+        self.bytes = bytes.to_vec();
+        self.start = 0;
+    }
+
+    fn take(&mut self, count: usize) {
+        self.start += count;
+        if self.is_empty() {
+            // A connection at rest has no memory here.
+            *self = Rest::default();
+        }
+    }
+}
+
+/// Why a pair is over.
+enum End {
+    /// Both directions have ended.
+    Both,
+    /// The connection failed with this error.
+    Failed(c_int),
+    /// All processes have closed the application's end.
+    Closed,
+    /// As [`End::Closed`], with received bytes that no process has read: the kernel's TCP resets
+    /// such a connection (RFC 2525 §2.17).
+    Unread,
+}
+
+/// A connection and the owner's end of its pair.
+pub(super) struct Pair {
+    stream: TcpStream,
+    fd: OwnedFd,
+    /// To the network, and to the application.
+    up: Rest,
+    down: Rest,
+    up_done: bool,
+    down_done: bool,
+    /// Whether the application has shut its end down for reading.
+    is_deaf: bool,
+}
+
+impl Pair {
+    pub(super) fn new(stream: TcpStream, fd: OwnedFd) -> Pair {
+        Pair {
+            stream,
+            fd,
+            up: Rest::default(),
+            down: Rest::default(),
+            up_done: false,
+            down_done: false,
+            is_deaf: false,
+        }
+    }
+
+    pub(super) fn fd(&self) -> &OwnedFd {
+        &self.fd
+    }
+
+    /// Copies what can be copied; returns what to wait for at the owner's end, or `None` once the
+    /// pair is over. The stream wakes `context`.
+    pub(super) fn turn(
+        &mut self,
+        context: &mut Context<'_>,
+        scratch: &mut [u8],
+        again: &mut bool,
+    ) -> Option<Interest> {
+        let copied = self.copy_down(context, scratch, again);
+        let copied = copied.and_then(|()| self.copy_up(context, scratch, again));
+        let copied = copied.and_then(|()| self.look());
+        match copied {
+            Ok(()) => Some(Interest {
+                read: self.up.is_empty() && !self.up_done,
+                write: !self.down.is_empty(),
+            }),
+            Err(end) => {
+                self.end(&end);
+                None
+            }
+        }
+    }
+
+    fn end(&self, end: &End) {
+        match end {
+            End::Both => name::say_end(&self.fd, 0),
+            End::Failed(error) => {
+                name::say_end(&self.fd, *error);
+                let _ = shutdown(&self.fd, rustix::net::Shutdown::Both);
+            }
+            End::Closed => {
+                // Though another thread may still have the stream.
+                let _ = self.stream.shutdown(Shutdown::Write);
+            }
+            End::Unread => self.stream.reset(),
+        }
+    }
+
+    /// Whether all processes have closed the application's end, or both directions have ended.
+    fn is_hung_up(&self) -> bool {
+        let mut fds = [PollFd::new(&self.fd, PollFlags::empty())];
+        let none = Timespec {
+            tv_sec: 0,
+            tv_nsec: 0,
+        };
+        let _ = poll(&mut fds, Some(&none));
+        fds[0].revents().contains(PollFlags::HUP)
+    }
+
+    fn look(&self) -> Result<(), End> {
+        if !self.up_done || !self.up.is_empty() {
+            return Ok(());
+        }
+        match (self.down_done, self.is_hung_up()) {
+            (true, _) => Err(End::Both),
+            (false, true) if self.down.is_empty() => Err(End::Closed),
+            (false, true) => Err(End::Unread),
+            (false, false) => Ok(()),
+        }
+    }
+
+    /// From the network to the application.
+    fn copy_down(
+        &mut self,
+        context: &mut Context<'_>,
+        scratch: &mut [u8],
+        again: &mut bool,
+    ) -> Result<(), End> {
+        for _ in 0..CHUNKS_MAX {
+            if !self.down.is_empty() {
+                let sent = self.give(self.down.left())?;
+                self.down.take(sent);
+                if !self.down.is_empty() {
+                    return Ok(());
+                }
+            }
+            if self.down_done {
+                return Ok(());
+            }
+            match self.stream.poll_read(context, scratch) {
+                Poll::Pending => return Ok(()),
+                Poll::Ready(Ok(0)) => {
+                    self.down_done = true;
+                    let _ = shutdown(&self.fd, rustix::net::Shutdown::Write);
+                    return Ok(());
+                }
+                Poll::Ready(Ok(count)) => {
+                    let sent = self.give(&scratch[..count])?;
+                    if sent < count {
+                        self.down.keep(&scratch[sent..count]);
+                    }
+                }
+                Poll::Ready(Err(error)) => return Err(End::Failed(errno(&error))),
+            }
+        }
+        *again = true;
+        Ok(())
+    }
+
+    /// Sends to the application; returns how many bytes it has room for.
+    fn give(&self, bytes: &[u8]) -> Result<usize, End> {
+        if self.is_deaf {
+            return Ok(bytes.len());
+        }
+        match send(&self.fd, bytes, SendFlags::DONTWAIT | SendFlags::NOSIGNAL) {
+            Ok(count) => Ok(count),
+            Err(Errno::AGAIN | Errno::INTR | Errno::NOBUFS | Errno::NOMEM) => Ok(0),
+            Err(_) if self.is_hung_up() => Err(End::Unread),
+            // Nobody reads any more, but the application may still write.
+            Err(_) => Ok(bytes.len()),
+        }
+    }
+
+    /// From the application to the network.
+    fn copy_up(
+        &mut self,
+        context: &mut Context<'_>,
+        scratch: &mut [u8],
+        again: &mut bool,
+    ) -> Result<(), End> {
+        for _ in 0..CHUNKS_MAX {
+            if !self.up.is_empty() {
+                match self.stream.poll_write(context, self.up.left()) {
+                    Poll::Pending => return Ok(()),
+                    Poll::Ready(Ok(count)) => {
+                        self.up.take(count);
+                        continue;
+                    }
+                    Poll::Ready(Err(error)) => return Err(self.failure(&error)),
+                }
+            }
+            if self.up_done {
+                return Ok(());
+            }
+            match recv(&self.fd, &mut *scratch, RecvFlags::DONTWAIT) {
+                Ok((0, _)) => {
+                    self.up_done = true;
+                    // A connection that is over has sent its FIN.
+                    let _ = self.stream.shutdown(Shutdown::Write);
+                    return Ok(());
+                }
+                Ok((count, _)) => self.up.keep(&scratch[..count]),
+                Err(Errno::AGAIN | Errno::INTR) => return Ok(()),
+                Err(_) => return Err(End::Unread),
+            }
+        }
+        *again = true;
+        Ok(())
+    }
+
+    /// The connection's own error, which a failed write hides behind `EPIPE`.
+    fn failure(&self, error: &std::io::Error) -> End {
+        let own = self.stream.take_error().ok().flatten();
+        let number = own.map_or_else(|| errno(error), |own| errno(&own));
+        End::Failed(if number == libc::EPIPE {
+            libc::ECONNRESET
+        } else {
+            number
+        })
+    }
+}

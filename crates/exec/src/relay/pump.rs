@@ -1,0 +1,275 @@
+//! The thread that relays: it copies the bytes of pairs, accepts for listeners, and answers the
+//! requests of children.
+//!
+//! The thread waits for the owner's ends by epoll, and for the streams as a task, by wakers. Its
+//! wait drives the host, as other waits do.
+
+use super::pair::{CHUNK, Pair};
+use super::{Child, Listening};
+use crate::host;
+use crate::signals;
+use libc::c_int;
+use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
+use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
+use std::collections::{HashMap, HashSet};
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Wake, Waker};
+use weir_socket::Net;
+
+/// Events that one wait takes.
+const EVENTS: usize = 64;
+/// The event of [`Shared::wake`].
+const WAKE: u64 = 0;
+
+/// What to wait for at a descriptor, besides its end.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(super) struct Interest {
+    pub(super) read: bool,
+    pub(super) write: bool,
+}
+
+/// What the thread looks after.
+pub(super) enum Item {
+    Pair(Pair),
+    Listening(Listening),
+    Child(Child),
+}
+
+impl Item {
+    fn fd(&self) -> &OwnedFd {
+        match self {
+            Item::Pair(pair) => pair.fd(),
+            Item::Listening(listening) => listening.fd(),
+            Item::Child(child) => child.fd(),
+        }
+    }
+}
+
+/// What the thread shares with others.
+struct Shared {
+    /// New items.
+    new: Mutex<Vec<Item>>,
+    /// Items whose streams have woken.
+    woken: Mutex<Vec<u64>>,
+    /// An eventfd, readable if either list has members.
+    wake: OwnedFd,
+    is_awake: AtomicBool,
+    /// Pairs and listeners: what other processes may be using.
+    relays: AtomicUsize,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Shared {
+    fn wake(&self) {
+        if !self.is_awake.swap(true, SeqCst) {
+            let _ = rustix::io::write(&self.wake, &1_u64.to_ne_bytes());
+        }
+    }
+}
+
+/// The thread, for those who give it items.
+#[derive(Clone)]
+pub(crate) struct Pump(Arc<Shared>);
+
+struct ItemWaker {
+    id: u64,
+    shared: Arc<Shared>,
+}
+
+impl Wake for ItemWaker {
+    fn wake(self: Arc<ItemWaker>) {
+        lock(&self.shared.woken).push(self.id);
+        self.shared.wake();
+    }
+}
+
+impl Pump {
+    /// Starts the thread.
+    ///
+    /// # Errors
+    /// If the system provides no descriptors or no thread.
+    pub(super) fn start(net: Net) -> Result<Pump, c_int> {
+        let error = |error: rustix::io::Errno| error.raw_os_error();
+        let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(error)?;
+        let set = epoll::create(CreateFlags::CLOEXEC).map_err(error)?;
+        let shared = Shared {
+            new: Mutex::default(),
+            woken: Mutex::default(),
+            wake: host::hide(wake),
+            is_awake: AtomicBool::new(false),
+            relays: AtomicUsize::new(0),
+        };
+        let pump = Pump(Arc::new(shared));
+        let data = EventData::new_u64(WAKE);
+        epoll::add(&set, &pump.0.wake, data, EventFlags::IN).map_err(error)?;
+        let mut thread = Thread {
+            net,
+            set: host::hide(set),
+            shared: Arc::clone(&pump.0),
+            items: HashMap::new(),
+            next: WAKE + 1,
+        };
+        // The application's handlers do not run in this thread.
+        let mask = signals::block_all();
+        let spawned = std::thread::Builder::new()
+            .name("weir-relay".to_owned())
+            .spawn(move || thread.run());
+        drop(mask);
+        match spawned {
+            Ok(_) => Ok(pump),
+            Err(error) => Err(crate::sock::errno(&error)),
+        }
+    }
+
+    /// Gives the thread an item.
+    pub(super) fn add(&self, item: Item) {
+        if !matches!(item, Item::Child(_)) {
+            self.0.relays.fetch_add(1, SeqCst);
+        }
+        lock(&self.0.new).push(item);
+        self.0.wake();
+    }
+
+    /// Number of relayed connections and listeners.
+    pub(crate) fn relays(&self) -> usize {
+        self.0.relays.load(SeqCst)
+    }
+}
+
+struct Entry {
+    item: Item,
+    waker: Waker,
+    registered: Interest,
+}
+
+struct Thread {
+    net: Net,
+    set: OwnedFd,
+    shared: Arc<Shared>,
+    items: HashMap<u64, Entry>,
+    next: u64,
+}
+
+impl Thread {
+    fn run(&mut self) {
+        let _inside = signals::enter();
+        let mut scratch = vec![0; CHUNK];
+        let mut due: HashSet<u64> = HashSet::new();
+        loop {
+            if due.is_empty() {
+                self.wait();
+            }
+            due.extend(self.ready());
+            self.enter_new(&mut due);
+            for id in std::mem::take(&mut due) {
+                if self.turn(id, &mut scratch) {
+                    due.insert(id);
+                }
+            }
+        }
+    }
+
+    /// Waits until a descriptor is ready, and drives the host.
+    fn wait(&self) {
+        if self.shared.relays.load(SeqCst) == 0 {
+            // No stream is to be copied from: other threads' waits drive the host.
+            let _ = poll(&mut [PollFd::new(&self.set, PollFlags::IN)], None);
+            return;
+        }
+        // SAFETY: the set lives as long as the thread.
+        let set = unsafe { BorrowedFd::borrow_raw(std::os::fd::AsRawFd::as_raw_fd(&self.set)) };
+        let mut fds = vec![PollFd::from_borrowed_fd(set, PollFlags::IN)];
+        let polled = self
+            .net
+            .poll(&mut fds, None, &mut |fds, time| poll(fds, time));
+        if polled.is_err() {
+            // The host does not run: only the descriptors are left.
+            let _ = poll(&mut [PollFd::new(&self.set, PollFlags::IN)], None);
+        }
+    }
+
+    /// The items that descriptors or streams have made ready.
+    fn ready(&self) -> Vec<u64> {
+        let mut events = Vec::with_capacity(EVENTS);
+        let none = rustix::event::Timespec {
+            tv_sec: 0,
+            tv_nsec: 0,
+        };
+        let _ = epoll::wait(
+            &self.set,
+            rustix::buffer::spare_capacity(&mut events),
+            Some(&none),
+        );
+        let mut ready: Vec<u64> = Vec::new();
+        for event in events {
+            match event.data.u64() {
+                WAKE => {
+                    let _ = rustix::io::read(&self.shared.wake, &mut [0; 8]);
+                    self.shared.is_awake.store(false, SeqCst);
+                }
+                id => ready.push(id),
+            }
+        }
+        ready.append(&mut lock(&self.shared.woken));
+        ready
+    }
+
+    fn enter_new(&mut self, due: &mut HashSet<u64>) {
+        let new = std::mem::take(&mut *lock(&self.shared.new));
+        for item in new {
+            let id = self.next;
+            self.next += 1;
+            let data = EventData::new_u64(id);
+            // A descriptor without interest still tells its end.
+            let _ = epoll::add(&self.set, item.fd(), data, EventFlags::empty());
+            let waker = Waker::from(Arc::new(ItemWaker {
+                id,
+                shared: Arc::clone(&self.shared),
+            }));
+            let entry = Entry {
+                item,
+                waker,
+                registered: Interest::default(),
+            };
+            self.items.insert(id, entry);
+            due.insert(id);
+        }
+    }
+
+    /// Does an item's work; returns whether there is more.
+    fn turn(&mut self, id: u64, scratch: &mut [u8]) -> bool {
+        let Some(entry) = self.items.get_mut(&id) else {
+            return false;
+        };
+        let mut context = Context::from_waker(&entry.waker);
+        let mut again = false;
+        let wanted = match &mut entry.item {
+            Item::Pair(pair) => pair.turn(&mut context, scratch, &mut again),
+            Item::Listening(listening) => listening.turn(&mut context, &Pump(self.shared.clone())),
+            Item::Child(child) => child.turn(),
+        };
+        let Some(wanted) = wanted else {
+            let is_relay = !matches!(entry.item, Item::Child(_));
+            let _ = epoll::delete(&self.set, entry.item.fd());
+            self.items.remove(&id);
+            if is_relay {
+                self.shared.relays.fetch_sub(1, SeqCst);
+            }
+            return false;
+        };
+        if wanted != entry.registered {
+            let mut flags = EventFlags::empty();
+            flags.set(EventFlags::IN, wanted.read);
+            flags.set(EventFlags::OUT, wanted.write);
+            let data = EventData::new_u64(id);
+            let _ = epoll::modify(&self.set, entry.item.fd(), data, flags);
+            entry.registered = wanted;
+        }
+        again
+    }
+}

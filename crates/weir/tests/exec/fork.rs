@@ -1,0 +1,310 @@
+//! Processes that share sockets, by fork, exec and `SCM_RIGHTS`.
+
+use super::*;
+use std::net::Shutdown;
+use weir_lab::wait;
+
+const WORKERS: &str = include_str!("workers.py");
+const SHARED: &str = include_str!("shared.py");
+
+/// Bytes that depend on the seed (a multiplicative generator, Numerical Recipes).
+fn bytes(seed: u32, len: usize) -> Vec<u8> {
+    let mut state = seed.wrapping_mul(2_654_435_761) | 1;
+    let mut next = || {
+        state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        (state >> 24) as u8
+    };
+    (0..len).map(|_| next()).collect()
+}
+
+/// Starts `workers.py` in this manner.
+fn workers(kernel: &Bench, manner: &str, at: &str) -> Running {
+    let script = kernel.folder.write("workers.py", WORKERS.as_bytes());
+    let folder = kernel.folder.path("");
+    exec(kernel, &[], &["python3", &script, manner, at, &folder])
+}
+
+/// Sends this on a connection and compares what comes back.
+fn check_reversed(stream: TcpStream, sent: &[u8]) {
+    let mut sender = stream.try_clone().unwrap();
+    let copy = sent.to_vec();
+    let sends = thread::spawn(move || {
+        sender.write_all(&copy).unwrap();
+        sender.shutdown(Shutdown::Write).unwrap();
+    });
+    let mut got = Vec::new();
+    { stream }.read_to_end(&mut got).unwrap();
+    sends.join().unwrap();
+    got.reverse();
+    assert!(got == sent, "{} bytes instead of {}", got.len(), sent.len());
+}
+
+/// The process that serves a connection.
+fn process_of(stream: &mut TcpStream) -> rustix::process::Pid {
+    stream.write_all(b"pid").unwrap();
+    let mut line = Vec::new();
+    let mut byte = [0];
+    while stream.read(&mut byte).unwrap() == 1 && byte != *b"\n" {
+        line.extend(byte);
+    }
+    let number = String::from_utf8(line).unwrap().parse().unwrap();
+    rustix::process::Pid::from_raw(number).unwrap()
+}
+
+/// Until the server has said in its file how a connection has ended.
+fn said(kernel: &Bench) -> String {
+    let path = kernel.folder.path("said");
+    wait::until("a file of the server", || std::fs::exists(&path).unwrap());
+    let said = std::fs::read_to_string(&path).unwrap();
+    std::fs::remove_file(&path).unwrap();
+    said
+}
+
+/// Ends the connection by a RST.
+fn reset(stream: TcpStream) {
+    rustix::net::sockopt::set_socket_linger(&stream, Some(Duration::ZERO)).unwrap();
+    drop(stream);
+}
+
+#[test]
+fn processes_share_sockets_in_every_manner() {
+    let Some(kernel) = bench("exec-workers", &["python3"]) else {
+        return;
+    };
+    for manner in [
+        "fork",
+        "prefork",
+        "multiprocessing",
+        "subprocess",
+        "inherited",
+        "passed",
+    ] {
+        let server = workers(&kernel, manner, OURS[0]);
+        drop(connect(&kernel, 4000));
+        let sizes = [0, 1, 1000, 300_000, 2_000_000];
+        thread::scope(|scope| {
+            let rounds = if manner == "subprocess" || manner == "inherited" {
+                1
+            } else {
+                3
+            };
+            for round in 0..rounds {
+                for (at, size) in sizes.into_iter().enumerate() {
+                    let sent = bytes(round * 100 + at as u32, size);
+                    let stream = connect(&kernel, 4000);
+                    scope.spawn(move || check_reversed(stream, &sent));
+                }
+            }
+        });
+        server.signal_at_once(Signal::KILL);
+        let ended = server.end();
+        assert_eq!(ended.stderr, "", "{manner}");
+    }
+}
+
+#[test]
+fn parent_and_child_use_a_connection_in_turns() {
+    let Some(kernel) = bench("exec-shared", &["python3"]) else {
+        return;
+    };
+    let peer = kernel.folder.write("peer.py", PEER.as_bytes());
+    let _peer = kernel.server(&format!("python3 {peer}"), 7);
+    let script = kernel.folder.write("shared.py", SHARED.as_bytes());
+    let native = kernel.run(&format!("python3 {script} {}", KERNEL[0]));
+    let native = String::from_utf8(native).unwrap();
+    let ended = exec(&kernel, &[], &["python3", &script, KERNEL[0]]).end();
+    assert_eq!(
+        (ended.code, ended.stderr.as_str()),
+        (Some(0), ""),
+        "{ended:?}"
+    );
+    assert_eq!(ended.stdout, native);
+}
+
+/// The connection of a killed process ends for its peer; other processes go on. A peer's RST is an
+/// error in the process that serves it, once.
+#[test]
+fn ends_are_those_of_the_kernels() {
+    let Some(kernel) = bench("exec-ends", &["python3"]) else {
+        return;
+    };
+    let server = workers(&kernel, "prefork", OURS[0]);
+    let [mut first, mut second] = [0, 1].map(|_| connect(&kernel, 4000));
+    let [one, other] = [&mut first, &mut second].map(process_of);
+    assert_ne!(one, other);
+    // A killed worker.
+    rustix::process::kill_process(one, Signal::KILL).unwrap();
+    let began = Instant::now();
+    let mut rest = Vec::new();
+    // As in the kernel, which sends a FIN if all was read, or a RST.
+    let _ = first.read_to_end(&mut rest);
+    assert!(began.elapsed() < Duration::from_secs(10) && rest.is_empty());
+    // The peer of the other ends, and is served to its end.
+    second.shutdown(Shutdown::Write).unwrap();
+    let mut rest = Vec::new();
+    second.read_to_end(&mut rest).unwrap();
+    assert_eq!(rest, b"dip");
+    let stream = connect(&kernel, 4000);
+    check_reversed(stream, &bytes(1, 100_000));
+    let mut stream = connect(&kernel, 4000);
+    stream.write_all(b"reset").unwrap();
+    thread::sleep(Duration::from_millis(200));
+    reset(stream);
+    assert_eq!(said(&kernel), "ConnectionResetError b''");
+    // The process that owns the sockets: those of others end with an error.
+    let mut stream = connect(&kernel, 4000);
+    stream.write_all(b"reset").unwrap();
+    thread::sleep(Duration::from_millis(200));
+    let began = Instant::now();
+    server.signal_at_once(Signal::KILL);
+    assert_eq!(said(&kernel), "ConnectionResetError b''");
+    assert!(began.elapsed() < Duration::from_secs(10));
+    rustix::process::kill_process(other, Signal::KILL).unwrap();
+}
+
+/// The owner of sockets that its children serve stays until they have closed them.
+#[test]
+fn children_serve_on_when_their_parent_exits() {
+    let Some(kernel) = bench("exec-orphans", &["python3"]) else {
+        return;
+    };
+    let server = workers(&kernel, "orphans", OURS[1]);
+    let began = Instant::now();
+    let connect6 = || loop {
+        match kernel.host.run(|| TcpStream::connect((OURS[1], 4000))) {
+            Ok(stream) => return stream,
+            Err(error) => assert!(began.elapsed() < live::PATIENCE, "{error}"),
+        }
+        thread::sleep(Duration::from_millis(20));
+    };
+    let [mut first, mut second] = [0, 1].map(|_| connect6());
+    let pids = [&mut first, &mut second].map(process_of);
+    drop((first, second));
+    thread::sleep(Duration::from_millis(2500));
+    for seed in 0..5 {
+        check_reversed(connect6(), &bytes(seed, 500_000));
+    }
+    for pid in pids {
+        rustix::process::kill_process(pid, Signal::KILL).unwrap();
+    }
+    let ended = server.end();
+    assert_eq!(ended.code, Some(0), "{ended:?}");
+    assert!(
+        ended.stderr.contains("other processes use"),
+        "it says why it waits: {ended:?}"
+    );
+}
+
+#[test]
+fn nginx_serves_from_workers_and_reloads() {
+    let Some(kernel) = bench("exec-nginx-workers", &["nginx", "curl"]) else {
+        return;
+    };
+    let dir = kernel.folder.path("");
+    let body = bytes(7, 1_500_000);
+    kernel.folder.write("file", &body);
+    let config = format!(
+        "daemon off; worker_processes 2; pid {dir}/pid; error_log {dir}/errors;
+         events {{ worker_connections 512; }}
+         http {{ access_log off; sendfile on; tcp_nopush on;
+           client_body_temp_path {dir}/a; proxy_temp_path {dir}/b; fastcgi_temp_path {dir}/c;
+           uwsgi_temp_path {dir}/d; scgi_temp_path {dir}/e;
+           server {{ listen 192.0.2.5:8080; root {dir}; }} }}"
+    );
+    let config = kernel.folder.write("nginx.conf", config.as_bytes());
+    let errors = kernel.folder.path("errors");
+    let server = exec(&kernel, &[], &["nginx", "-e", &errors, "-c", &config]);
+    drop(connect(&kernel, 8080));
+    let fetch = |name: &str| {
+        let out = kernel.folder.path(name);
+        kernel.run(&format!(
+            "curl -sSf -o {out} http://192.0.2.5:8080/file -o {out} http://192.0.2.5:8080/file"
+        ));
+        assert!(std::fs::read(&out).unwrap() == body);
+    };
+    let fetch = &fetch;
+    thread::scope(|scope| {
+        for name in ["one", "two"] {
+            scope.spawn(move || (0..15).for_each(|_| fetch(name)));
+        }
+        for _ in 0..3 {
+            thread::sleep(Duration::from_millis(400));
+            server.signal_at_once(Signal::HUP);
+        }
+    });
+    fetch("after");
+    server.signal_at_once(Signal::QUIT);
+    let ended = server.end();
+    let errors = std::fs::read_to_string(&errors).unwrap_or_default();
+    assert_eq!(ended.code, Some(0), "{ended:?} {errors}");
+    assert!(
+        !errors.contains("[alert]") && !errors.contains("[emerg]"),
+        "{errors}"
+    );
+}
+
+/// Clients work on while the child writes, and what it writes is whole.
+#[test]
+fn redis_saves_in_the_background() {
+    let Some(kernel) = bench(
+        "exec-redis-save",
+        &["redis-server", "redis-benchmark", "redis-cli"],
+    ) else {
+        return;
+    };
+    let dir = kernel.folder.path("");
+    let program = [
+        "redis-server",
+        "--bind",
+        "192.0.2.5",
+        "--protected-mode",
+        "no",
+        "--dir",
+        &dir,
+        "--save",
+        "",
+        // The child takes a while.
+        "--rdb-key-save-delay",
+        "200",
+    ];
+    let server = exec(&kernel, &["--stats"], &program);
+    drop(connect(&kernel, 6379));
+    let cli = |line: &str| {
+        let said = kernel.run(&format!("redis-cli -h 192.0.2.5 {line}"));
+        String::from_utf8(said).unwrap()
+    };
+    cli("debug populate 5000");
+    cli("set key value");
+    let mut stream = connect(&kernel, 6379);
+    let mut ask = |line: &str| {
+        stream.write_all(line.as_bytes()).unwrap();
+        let mut answer = [0; 64];
+        let count = stream.read(&mut answer).unwrap();
+        String::from_utf8_lossy(&answer[..count]).into_owned()
+    };
+    assert_eq!(ask("PING\r\n"), "+PONG\r\n");
+    assert!(cli("bgsave").contains("started"));
+    assert!(cli("info persistence").contains("rdb_bgsave_in_progress:1"));
+    assert_eq!(ask("GET key\r\n"), "$5\r\nvalue\r\n");
+    let bench = kernel.run("redis-benchmark -h 192.0.2.5 -t set,get -n 3000 -c 20 -q");
+    let bench = String::from_utf8(bench).unwrap();
+    assert!(
+        bench.contains("GET:") && !bench.contains("Error"),
+        "{bench}"
+    );
+    wait::until("the end of BGSAVE", || {
+        cli("info persistence").contains("rdb_bgsave_in_progress:0")
+    });
+    assert!(cli("info persistence").contains("rdb_last_bgsave_status:ok"));
+    assert_eq!(ask("PING\r\n"), "+PONG\r\n");
+    kernel.output("redis-cli -h 192.0.2.5 shutdown nosave");
+    let ended = server.end();
+    assert_eq!(ended.code, Some(0), "{ended:?}");
+    check_owner(&ended);
+    // Another server reads what the child has written.
+    let server = exec(&kernel, &[], &program);
+    drop(connect(&kernel, 6379));
+    assert_eq!(cli("get key"), "value\n");
+    kernel.output("redis-cli -h 192.0.2.5 shutdown nosave");
+    assert_eq!(server.end().code, Some(0));
+}
