@@ -68,8 +68,9 @@ extern "C" fn before() {
     let mut sockets = table::range(0, usize::MAX);
     sockets.retain(|(_, sock)| sock.is_live());
     let is_owner = sockets.iter().any(|(_, sock)| !sock.is_foreign());
-    let pump = is_owner.then(relay::pump).and_then(Result::ok);
-    let control = pump.and_then(|_| pair().ok());
+    let control = relay::running()
+        .filter(|_| is_owner)
+        .and_then(|_| pair().ok());
     FORK.set(Some(Fork {
         sockets,
         control,

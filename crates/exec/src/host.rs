@@ -11,6 +11,7 @@ use crate::table;
 use libc::c_int;
 use std::net::IpAddr;
 use std::os::fd::{AsRawFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
+use std::path::PathBuf;
 use std::sync::atomic::{
     AtomicBool, AtomicI32, AtomicPtr,
     Ordering::{Acquire, Relaxed, Release},
@@ -49,6 +50,8 @@ pub(crate) struct Process {
     host: Mutex<Host>,
     /// The thread that relays this process's sockets to others.
     pub(crate) pump: Mutex<Option<Pump>>,
+    /// The name of the socket that `weir sockets` asks.
+    pub(crate) status: Mutex<Option<PathBuf>>,
     /// To the process that leases its sockets to this one.
     pub(crate) control: Mutex<Option<OwnedFd>>,
 }
@@ -68,6 +71,7 @@ impl Process {
             host: Mutex::new(Host::Not),
             pump: Mutex::new(None),
             control: Mutex::new(None),
+            status: Mutex::new(None),
         }
     }
 }
@@ -157,6 +161,7 @@ pub(crate) fn host() -> Result<Net, c_int> {
     match start(settings) {
         Ok(net) => {
             *host = Host::Runs(net.clone());
+            relay::start(&net);
             Ok(net)
         }
         Err(error) => {
@@ -416,5 +421,6 @@ pub(crate) fn end() {
         .lock()
         .unwrap_or_else(PoisonError::into_inner);
     stats::packets(&net.counters());
+    crate::status::remove();
     *host = Host::Failed;
 }

@@ -26,7 +26,7 @@
 //! | `fork` | the child of a fork |
 //! | `relay` | sockets that other processes use |
 //! | `real` | the C library's own functions |
-//! | `stats` | counts |
+//! | `stats`, `status` | counts; what `weir sockets` shows |
 //!
 //! # Limits
 //!
@@ -45,6 +45,7 @@ mod seccomp;
 mod signals;
 mod sock;
 mod stats;
+mod status;
 mod table;
 mod wait;
 

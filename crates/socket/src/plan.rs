@@ -57,6 +57,16 @@ pub struct HostPlan {
 /// MTU of the loopback link in bytes: the largest there is (Linux takes one byte more).
 const LOOPBACK_MTU: usize = 65_535;
 
+/// The folders in which processes of a user have sockets that tell of theirs, each named by its
+/// process: `weir sockets` asks there. A process uses the first that it can.
+pub fn status_folders(uid: u32) -> [PathBuf; 2] {
+    let first = match uid {
+        0 => PathBuf::from("/run/weir-exec"),
+        uid => PathBuf::from(format!("/run/user/{uid}/weir-exec")),
+    };
+    [first, PathBuf::from(format!("/tmp/weir-exec-{uid}"))]
+}
+
 fn invalid(what: impl std::fmt::Display) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidInput, what.to_string())
 }

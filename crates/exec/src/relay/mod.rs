@@ -32,6 +32,7 @@ mod pump;
 
 use crate::options::Recorded;
 use crate::sock::{Endpoint, Sock, errno};
+use crate::status::Status;
 use crate::{host, real, table};
 use libc::c_int;
 use name::Name;
@@ -43,7 +44,7 @@ use std::collections::HashMap;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll};
-use weir_socket::{TcpListener, TcpStream};
+use weir_socket::{Net, TcpListener, TcpStream};
 
 /// Connections that a listener accepts in one turn.
 const ACCEPTS_MAX: usize = 64;
@@ -56,22 +57,16 @@ pub(crate) fn hold() -> std::sync::MutexGuard<'static, ()> {
     GATE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The relay thread, which the first call starts.
-///
-/// # Errors
-/// If no host runs, or the thread cannot be started.
-pub(crate) fn pump() -> Result<Pump, c_int> {
-    let net = host::running().ok_or(libc::ENETDOWN)?;
-    let pump = host::process().pump.lock();
-    let mut pump = pump.unwrap_or_else(PoisonError::into_inner);
-    match &*pump {
-        Some(pump) => Ok(pump.clone()),
-        None => {
-            let new = Pump::start(net)?;
-            *pump = Some(new.clone());
-            Ok(new)
-        }
+/// Starts the relay thread of a host. Without it the process's sockets are its own, and not listed.
+pub(crate) fn start(net: &Net) {
+    let Ok(pump) = Pump::start(net.clone()) else {
+        return;
+    };
+    if let Some(status) = Status::open() {
+        pump.add(Item::Status(status));
     }
+    let kept = host::process().pump.lock();
+    *kept.unwrap_or_else(PoisonError::into_inner) = Some(pump);
 }
 
 /// The relay thread, if it runs.
@@ -111,7 +106,7 @@ fn relay_stream(sock: &Sock, stream: TcpStream) -> Result<(OwnedFd, Item), c_int
 /// # Errors
 /// `EOPNOTSUPP` for a socket that cannot be relayed; the system's error if it provides no pair.
 pub(crate) fn convert(sock: &Arc<Sock>) -> Result<Arc<OwnedFd>, c_int> {
-    let pump = pump()?;
+    let pump = running().ok_or(libc::EOPNOTSUPP)?;
     let _gate = hold();
     let _moving = sock.moving.write().unwrap_or_else(PoisonError::into_inner);
     let before = sock.endpoint();

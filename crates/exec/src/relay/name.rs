@@ -104,6 +104,16 @@ impl Name {
         bind(fd, &bytes)
     }
 
+    /// What the other end of a pair stands for.
+    pub(crate) fn of_peer(fd: c_int) -> Option<Name> {
+        let mut bytes = [0; ROOM];
+        // SAFETY: the buffer has the stated length.
+        let bytes = named(&mut bytes, |at, len| unsafe {
+            real::getpeername(fd, at, len)
+        })?;
+        Name::from_bytes(bytes)
+    }
+
     /// What a descriptor stands for, if it is relayed.
     pub(crate) fn of(fd: c_int) -> Option<Name> {
         let mut bytes = [0; ROOM];

@@ -90,6 +90,10 @@ impl Pair {
         &self.fd
     }
 
+    pub(super) fn stream(&self) -> &TcpStream {
+        &self.stream
+    }
+
     /// Copies what can be copied; returns what to wait for at the owner's end, or `None` once the
     /// pair is over. The stream wakes `context`.
     pub(super) fn turn(

@@ -1,5 +1,5 @@
 //! The thread that relays: it copies the bytes of pairs, accepts for listeners, and answers the
-//! requests of children.
+//! requests of children and of `weir sockets`.
 //!
 //! The thread waits for the owner's ends by epoll, and for the streams as a task, by wakers. Its
 //! wait drives the host, as other waits do.
@@ -8,6 +8,7 @@ use super::pair::{CHUNK, Pair};
 use super::{Child, Listening};
 use crate::host;
 use crate::signals;
+use crate::status::{ANSWERS_MAX, Answer, List, Status};
 use libc::c_int;
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
@@ -30,19 +31,33 @@ pub(super) struct Interest {
     pub(super) write: bool,
 }
 
+const READ: Interest = Interest {
+    read: true,
+    write: false,
+};
+
 /// What the thread looks after.
 pub(super) enum Item {
     Pair(Pair),
     Listening(Listening),
     Child(Child),
+    Status(Status),
+    Answer(Answer),
 }
 
 impl Item {
+    /// Whether other processes may be using it.
+    fn is_relay(&self) -> bool {
+        matches!(self, Item::Pair(_) | Item::Listening(_))
+    }
+
     fn fd(&self) -> &OwnedFd {
         match self {
             Item::Pair(pair) => pair.fd(),
             Item::Listening(listening) => listening.fd(),
             Item::Child(child) => child.fd(),
+            Item::Status(status) => status.fd(),
+            Item::Answer(answer) => answer.fd(),
         }
     }
 }
@@ -128,7 +143,7 @@ impl Pump {
 
     /// Gives the thread an item.
     pub(super) fn add(&self, item: Item) {
-        if !matches!(item, Item::Child(_)) {
+        if item.is_relay() {
             self.0.relays.fetch_add(1, SeqCst);
         }
         lock(&self.0.new).push(item);
@@ -252,9 +267,18 @@ impl Thread {
             Item::Pair(pair) => pair.turn(&mut context, scratch, &mut again),
             Item::Listening(listening) => listening.turn(&mut context, &Pump(self.shared.clone())),
             Item::Child(child) => child.turn(),
+            Item::Status(status) => {
+                let clients = status.clients();
+                self.answer(clients);
+                return self.set_interest(id, READ);
+            }
+            Item::Answer(answer) => answer.turn().then_some(Interest {
+                read: false,
+                write: true,
+            }),
         };
         let Some(wanted) = wanted else {
-            let is_relay = !matches!(entry.item, Item::Child(_));
+            let is_relay = entry.item.is_relay();
             let _ = epoll::delete(&self.set, entry.item.fd());
             self.items.remove(&id);
             if is_relay {
@@ -262,7 +286,15 @@ impl Thread {
             }
             return false;
         };
-        if wanted != entry.registered {
+        self.set_interest(id, wanted);
+        again
+    }
+
+    /// Registers what an item waits for.
+    fn set_interest(&mut self, id: u64, wanted: Interest) -> bool {
+        if let Some(entry) = self.items.get_mut(&id)
+            && wanted != entry.registered
+        {
             let mut flags = EventFlags::empty();
             flags.set(EventFlags::IN, wanted.read);
             flags.set(EventFlags::OUT, wanted.write);
@@ -270,6 +302,35 @@ impl Thread {
             let _ = epoll::modify(&self.set, entry.item.fd(), data, flags);
             entry.registered = wanted;
         }
-        again
+        false
+    }
+
+    /// Lists the process's sockets for clients.
+    fn answer(&mut self, clients: Vec<OwnedFd>) {
+        if clients.is_empty() {
+            return;
+        }
+        let mut list = List::new();
+        for entry in self.items.values() {
+            match &entry.item {
+                Item::Pair(pair) => list.shared_stream(pair.fd(), pair.stream()),
+                Item::Listening(listening) => list.shared_listener(listening.fd()),
+                Item::Child(_) | Item::Status(_) | Item::Answer(_) => {}
+            }
+        }
+        let is_answer = |entry: &Entry| matches!(entry.item, Item::Answer(_));
+        let ids = self.items.iter().filter(|(_, entry)| is_answer(entry));
+        let mut ids: Vec<u64> = ids.map(|(id, _)| *id).collect();
+        ids.sort_unstable();
+        let over = (ids.len() + clients.len()).saturating_sub(ANSWERS_MAX);
+        for id in ids.into_iter().take(over) {
+            self.items.remove(&id);
+        }
+        let new = clients.into_iter().map(|client| {
+            let text = list.text();
+            Item::Answer(Answer::new(client, text))
+        });
+        lock(&self.shared.new).extend(new);
+        self.shared.wake();
     }
 }

@@ -25,6 +25,7 @@ pub(crate) mod run;
 pub(crate) mod serve;
 pub(crate) mod shape;
 pub(crate) mod ship;
+pub(crate) mod sockets;
 pub(crate) mod top;
 pub(crate) mod usage;
 pub(crate) mod vmtp;

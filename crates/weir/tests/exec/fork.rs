@@ -148,13 +148,13 @@ fn ends_are_those_of_the_kernels() {
     check_reversed(stream, &bytes(1, 100_000));
     let mut stream = connect(&kernel, 4000);
     stream.write_all(b"reset").unwrap();
-    thread::sleep(Duration::from_millis(200));
+    stream.read_exact(&mut [0]).unwrap();
     reset(stream);
     assert_eq!(said(&kernel), "ConnectionResetError b''");
     // The process that owns the sockets: those of others end with an error.
     let mut stream = connect(&kernel, 4000);
     stream.write_all(b"reset").unwrap();
-    thread::sleep(Duration::from_millis(200));
+    stream.read_exact(&mut [0]).unwrap();
     let began = Instant::now();
     server.signal_at_once(Signal::KILL);
     assert_eq!(said(&kernel), "ConnectionResetError b''");
@@ -193,6 +193,68 @@ fn children_serve_on_when_their_parent_exits() {
         ended.stderr.contains("other processes use"),
         "it says why it waits: {ended:?}"
     );
+}
+
+/// Of this user's programs, and of all users' for root.
+#[test]
+fn sockets_are_listed_with_their_processes() {
+    let Some(kernel) = bench("exec-sockets", &["python3"]) else {
+        return;
+    };
+    let peer = kernel.folder.write("peer.py", PEER.as_bytes());
+    let _peer = kernel.server(&format!("python3 {peer}"), 7);
+    let ready = kernel.folder.path("ready");
+    let script = format!(
+        "
+import os, select, socket
+listener = socket.create_server(('192.0.2.5', 4000))
+datagrams = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+datagrams.bind(('192.0.2.5', 5353))
+client = socket.create_connection(('192.0.2.1', 7), 10)
+client.sendall(b'unread')
+while not client.recv(6, socket.MSG_PEEK) == b'unread':
+    pass
+if os.fork() == 0:
+    listener.settimeout(60)
+    select.select([listener], [], [], 0)
+    open('{ready}', 'w').close()
+    listener.accept()
+    os._exit(0)
+os.wait()
+"
+    );
+    let program = exec(&kernel, &[], &["python3", "-c", &script]);
+    wait::until("the program's file", || std::fs::exists(&ready).unwrap());
+    let pid = u64::from(program.id());
+    let as_root = Running::start(&kernel.host, common::weir([]), &["sockets", "--json"]);
+    for list in [kernel.weir_as_said(&["sockets", "--json"]), as_root] {
+        let all = list.end().json();
+        let rows = all.as_array().unwrap().iter();
+        let rows: Vec<_> = rows.filter(|row| row["pid"] == pid).collect();
+        let row = |local: &str| {
+            let found = rows.iter().find(|row| row["local"] == local);
+            *found.unwrap_or_else(|| panic!("{local}: {rows:?}"))
+        };
+        let listener = row("192.0.2.5:4000");
+        assert_eq!(
+            (&listener["state"], &listener["shared"]),
+            (&"listen".into(), &true.into())
+        );
+        assert_eq!(row("192.0.2.5:5353")["protocol"], "udp");
+        let client = rows.iter().find(|row| row["peer"] == "192.0.2.1:7");
+        let client = client.unwrap();
+        assert_eq!(client["state"], "established");
+        assert_eq!(client["receive_queue"], 6);
+        assert_eq!(client["shared"], false);
+        assert_eq!((rows.len(), &client["uid"]), (3, &65_534.into()));
+    }
+    let table = kernel.weir_as_said(&["sockets"]).end();
+    assert!(table.stdout.contains("192.0.2.5:4000"), "{table:?}");
+    drop(connect(&kernel, 4000));
+    assert_eq!(program.end().code, Some(0));
+    let after = kernel.weir_as_said(&["sockets", "--json"]).end().json();
+    let mut rows = after.as_array().unwrap().iter();
+    assert!(rows.all(|row| row["pid"] != pid), "{after}");
 }
 
 #[test]

@@ -1,6 +1,6 @@
 # A server whose processes share sockets, in several manners. Each connection is answered by all that it
-# has sent, backwards, after its end; one that begins with `pid` is told the process at once, and one
-# that begins with `reset` is told how it ended, in the file.
+# has sent, backwards, after its end; one that begins with `pid` is told the process at once; after
+# one that begins with `reset`, a file tells how it ended.
 import errno, multiprocessing, os, select, signal, socket, subprocess, sys
 
 manner, at, folder = sys.argv[1:4]
@@ -17,6 +17,8 @@ def serve(connection):
             got += part
             if got == b'pid':
                 connection.sendall(str(os.getpid()).encode() + b'\n')
+            if got == b'reset':
+                connection.sendall(b'!')
         connection.sendall(got[::-1])
         connection.shutdown(socket.SHUT_WR)
         said = 'orderly'

@@ -31,7 +31,8 @@ use weir_socket::HostPlan;
 {}
 
 One process at a time has a link: the first that needs it, of all that PROGRAM starts. The kernel's
-packet filter (nftables) does not see the sockets, and ss(8) does not list them.
+packet filter (nftables) does not see the sockets, and ss(8) does not list them: weir sockets does.
+Processes that PROGRAM forks share its TCP sockets.
 
 Examples:
   weir exec --pcap -- tcpdump -ni eth0 'udp port 53'
