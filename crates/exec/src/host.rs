@@ -9,7 +9,7 @@ use crate::signals;
 use crate::stats;
 use crate::table;
 use libc::c_int;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsRawFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
 use std::path::PathBuf;
 use std::sync::atomic::{
@@ -18,7 +18,7 @@ use std::sync::atomic::{
 };
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
-use weir_socket::{HostPlan, Net};
+use weir_socket::{HostPlan, Net, SocketCall, SocketProtocol};
 
 /// The environment variable with the host's plan ([`HostPlan::to_text`]).
 pub const VARIABLE: &str = "WEIR_EXEC_HOST";
@@ -326,15 +326,30 @@ pub(crate) enum Owner {
     Weir(Net),
 }
 
-/// Whose sockets are to be bound to `ip`.
+/// A socket's protocol by its type.
+fn protocol(kind: c_int) -> SocketProtocol {
+    if kind == libc::SOCK_STREAM {
+        SocketProtocol::Tcp
+    } else {
+        SocketProtocol::Udp
+    }
+}
+
+/// Whose sockets of this type are to be bound to an address.
 ///
 /// # Errors
 /// As [`host`].
-pub(crate) fn owner_of_local(ip: IpAddr) -> Result<Owner, c_int> {
+pub(crate) fn owner_of_local(at: SocketAddr, kind: c_int) -> Result<Owner, c_int> {
+    let ip = at.ip().to_canonical();
     let Some(settings) = settings() else {
         return Ok(Owner::Kernel);
     };
-    if ip.is_loopback() && !settings.plan.loopback {
+    let at = SocketAddr::new(ip, at.port());
+    if ip.is_loopback() && !settings.plan.loopback
+        || settings
+            .plan
+            .is_kernels(protocol(kind), SocketCall::Bind, at)
+    {
         return Ok(Owner::Kernel);
     }
     let net = host()?;
@@ -346,15 +361,21 @@ pub(crate) fn owner_of_local(ip: IpAddr) -> Result<Owner, c_int> {
     })
 }
 
-/// Whose sockets reach `ip`.
+/// Whose sockets of this type reach an address.
 ///
 /// # Errors
 /// As [`host`].
-pub(crate) fn owner_of_remote(ip: IpAddr) -> Result<Owner, c_int> {
+pub(crate) fn owner_of_remote(to: SocketAddr, kind: c_int) -> Result<Owner, c_int> {
+    let ip = to.ip().to_canonical();
     let Some(settings) = settings() else {
         return Ok(Owner::Kernel);
     };
-    if (ip.is_loopback() || ip.is_unspecified()) && !settings.plan.loopback {
+    let to = SocketAddr::new(ip, to.port());
+    if (ip.is_loopback() || ip.is_unspecified()) && !settings.plan.loopback
+        || settings
+            .plan
+            .is_kernels(protocol(kind), SocketCall::Connect, to)
+    {
         return Ok(Owner::Kernel);
     }
     let net = host()?;

@@ -69,6 +69,8 @@ pub mod tokio;
 mod udp;
 
 pub use net::{Builder, Events, Net, NetStats, PollWait};
-pub use plan::{Device, HostPlan, LinkPlan, status_folders};
+pub use plan::{
+    Device, HostPlan, LinkPlan, SocketCall, SocketProtocol, SocketRule, status_folders,
+};
 pub use tcp::{Incoming, TcpListener, TcpSocket, TcpStream};
 pub use udp::UdpSocket;

@@ -4,7 +4,7 @@ use crate::link::{self, Hairpin, Link};
 use crate::net::{Builder, Net};
 use serde::{Deserialize, Serialize};
 use std::io;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use weir_stack::iface::{DadMode, Mode};
 use weir_stack::{Config, Prefix};
@@ -52,6 +52,59 @@ pub struct HostPlan {
     /// Whether all received packets take the standard path ([`Mode::Mux`]).
     #[serde(default)]
     pub mux: bool,
+    /// Exceptions from what the addresses and routes say; the first that matches decides.
+    #[serde(default)]
+    pub rules: Vec<SocketRule>,
+}
+
+/// A transport protocol.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum SocketProtocol {
+    /// Streams.
+    Tcp,
+    /// Datagrams.
+    Udp,
+}
+
+/// What decides whose a socket is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum SocketCall {
+    /// The local address that a program binds.
+    Bind,
+    /// The remote address that a program connects or sends to.
+    Connect,
+}
+
+/// Whose sockets are: a condition, in which `None` matches all, and what then holds.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct SocketRule {
+    /// Whether the sockets are the kernel's; otherwise addresses and routes decide.
+    pub kernel: bool,
+    /// The protocol.
+    pub protocol: Option<SocketProtocol>,
+    /// The call.
+    pub call: Option<SocketCall>,
+    /// The network of the address.
+    pub address: Option<String>,
+    /// The first and the last transport port.
+    pub ports: Option<(u16, u16)>,
+}
+
+impl SocketRule {
+    fn matches(&self, protocol: SocketProtocol, call: SocketCall, address: SocketAddr) -> bool {
+        let is_in = |network: &String| {
+            let network: Result<Prefix, _> = network.parse();
+            network.is_ok_and(|network| network.contains(address.ip()))
+        };
+        self.protocol.is_none_or(|one| one == protocol)
+            && self.call.is_none_or(|one| one == call)
+            && self.address.as_ref().is_none_or(is_in)
+            && self
+                .ports
+                .is_none_or(|(first, last)| (first..=last).contains(&address.port()))
+    }
 }
 
 /// MTU of the loopback link in bytes: the largest there is (Linux takes one byte more).
@@ -150,6 +203,18 @@ impl HostPlan {
         serde_json::from_str(text).map_err(invalid)
     }
 
+    /// Whether a rule gives a socket to the kernel.
+    pub fn is_kernels(
+        &self,
+        protocol: SocketProtocol,
+        call: SocketCall,
+        address: SocketAddr,
+    ) -> bool {
+        let mut rules = self.rules.iter();
+        let first = rules.find(|rule| rule.matches(protocol, call, address));
+        first.is_some_and(|rule| rule.kernel)
+    }
+
     /// The path of received packets.
     fn mode(&self) -> Mode {
         if self.mux { Mode::Mux } else { Mode::Opt }
@@ -197,6 +262,39 @@ mod tests {
     use super::*;
 
     #[test]
+    fn the_first_rule_that_matches_decides() {
+        let rule = |kernel, address: &str, ports| SocketRule {
+            kernel,
+            address: Some(address.to_owned()),
+            ports,
+            ..SocketRule::default()
+        };
+        let plan = HostPlan {
+            rules: vec![
+                rule(false, "192.0.2.9/32", None),
+                rule(true, "192.0.2.0/24", Some((50, 60))),
+                SocketRule {
+                    kernel: true,
+                    protocol: Some(SocketProtocol::Udp),
+                    call: Some(SocketCall::Bind),
+                    ..SocketRule::default()
+                },
+            ],
+            ..HostPlan::default()
+        };
+        let is_kernels =
+            |protocol, call, at: &str| plan.is_kernels(protocol, call, at.parse().unwrap());
+        use SocketCall::{Bind, Connect};
+        use SocketProtocol::{Tcp, Udp};
+        assert!(!is_kernels(Tcp, Connect, "192.0.2.9:53"));
+        assert!(is_kernels(Tcp, Connect, "192.0.2.8:53"));
+        assert!(is_kernels(Udp, Bind, "192.0.2.8:60"));
+        assert!(!is_kernels(Tcp, Bind, "192.0.2.8:61"));
+        assert!(is_kernels(Udp, Bind, "[2001:db8::1]:61"));
+        assert!(!is_kernels(Udp, Connect, "[2001:db8::1]:53"));
+    }
+
+    #[test]
     fn a_plan_is_the_same_after_it_was_text() {
         let mut config = Config::new(Address([2, 0, 0, 0, 0, 5]))
             .address("192.0.2.5/24".parse().unwrap())
@@ -209,6 +307,11 @@ mod tests {
             links: vec![LinkPlan::new(Device::Tap("tap0".to_owned()), &config)],
             loopback: true,
             mux: true,
+            rules: vec![SocketRule {
+                kernel: true,
+                ports: Some((53, 53)),
+                ..SocketRule::default()
+            }],
         };
         let read = HostPlan::from_text(&plan.to_text()).unwrap();
         assert_eq!(read, plan);

@@ -41,6 +41,16 @@ impl CliError {
         CliError::Refused(anyhow::anyhow!("{message}"))
     }
 
+    /// The error, of what a file says.
+    pub(crate) fn of_file(self, path: &std::path::Path) -> CliError {
+        let file = crate::config::name(path);
+        match self {
+            CliError::Run(error) => CliError::Run(error.context(file)),
+            CliError::Refused(error) => CliError::Refused(error.context(file)),
+            other => other,
+        }
+    }
+
     /// A failure at run time with this message.
     pub(crate) fn run(message: impl Display) -> CliError {
         CliError::Run(anyhow::anyhow!("{message}"))

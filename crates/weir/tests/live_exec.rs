@@ -566,6 +566,60 @@ except OSError as error:
     );
 }
 
+/// A file has the host, and rules of which sockets stay the kernel's; options say the same file.
+#[test]
+fn a_file_says_which_sockets_are_weirs() {
+    let Some(kernel) = bench("exec-config", &["python3"]) else {
+        return;
+    };
+    let peer = kernel.folder.write("peer.py", PEER.as_bytes());
+    let _peer = kernel.server(&format!("python3 {peer}"), 7);
+    let library = kernel.folder.path(LIBRARY);
+    let options = ["exec", "--library", &library, "--print"];
+    let options: Vec<&str> = options.into_iter().chain(HOST).collect();
+    let printed = kernel.weir_as_said(&options).end();
+    assert_eq!(printed.code, Some(0), "{printed:?}");
+    // The kernel's socket comes from the kernel's address, weir's from the host's.
+    let script = "
+import socket
+for kind in (socket.SOCK_STREAM, socket.SOCK_DGRAM):
+    peer = socket.socket(socket.AF_INET, kind)
+    peer.settimeout(10)
+    peer.connect(('192.0.2.1', 7))
+    peer.send(b'x')
+    assert peer.recv(1) == b'x'
+    print(peer.getsockname()[0])
+";
+    let rule = "\n[[socket]]\nowner = 'kernel'\nprotocol = 'udp'\nports = '7'\n";
+    for (rules, expected) in [
+        ("", "192.0.2.5\n192.0.2.5\n"),
+        (rule, "192.0.2.5\n192.0.2.1\n"),
+    ] {
+        let text = format!("{}{rules}", printed.stdout);
+        let file = kernel.folder.write("exec.toml", text.as_bytes());
+        let line = ["exec", "--library", &library, "--config", &file, "--"];
+        let line: Vec<&str> = line.into_iter().chain(["python3", "-c", script]).collect();
+        let ended = kernel.weir_as_said(&line).end();
+        assert_eq!((ended.code, &*ended.stdout), (Some(0), expected), "{ended:?}");
+    }
+    for (text, why) in [
+        (
+            printed.stdout.replace("192.0.2.5/24", "192.0.2.5/99"),
+            "exec.toml:2:",
+        ),
+        (
+            printed.stdout.replace("\"tap0\"", "\"tap9\""),
+            "exec.toml: ",
+        ),
+    ] {
+        let file = kernel.folder.write("exec.toml", text.as_bytes());
+        let line = ["exec", "--library", &library, "--config", &file, "true"];
+        let ended = kernel.weir_as_said(&line).end();
+        assert!(ended.code == Some(1) || ended.code == Some(2), "{ended:?}");
+        assert!(ended.stderr.contains(why), "{why}: {ended:?}");
+    }
+}
+
 /// A set-user-ID program of another user, as an ordinary user runs it.
 #[test]
 fn programs_with_other_rights_are_refused() {

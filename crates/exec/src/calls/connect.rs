@@ -76,7 +76,7 @@ fn is_in_progress() -> bool {
 /// Connects a socket of weir, or one that may become so; false if the kernel is to do it.
 fn connect_to(sock: &Arc<Sock>, remote: SocketAddr) -> Result<bool, c_int> {
     match sock.endpoint() {
-        Endpoint::Open => match owner_of_remote(remote.ip().to_canonical())? {
+        Endpoint::Open => match owner_of_remote(remote, sock.kind)? {
             Owner::Kernel => {
                 bind_in_kernel(sock)?;
                 Ok(false)
@@ -242,7 +242,7 @@ fn again(sock: &Arc<Sock>, stream: &TcpStream, remote: SocketAddr) -> Result<(),
             Ok(())
         }
         Opening::Done => Err(libc::EISCONN),
-        Opening::Failed => match owner_of_remote(remote.ip().to_canonical())? {
+        Opening::Failed => match owner_of_remote(remote, sock.kind)? {
             Owner::Weir(net) => open(sock, &net, remote),
             // The socket was replaced; the kernel has none any more.
             Owner::Kernel => Err(libc::ENETUNREACH),

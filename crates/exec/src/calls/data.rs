@@ -395,7 +395,7 @@ pub(super) fn sender(
     if to.is_ipv4() != (sock.domain == libc::AF_INET) {
         return Ok(None);
     }
-    match owner_of_remote(to.ip().to_canonical())? {
+    match owner_of_remote(to, sock.kind)? {
         Owner::Kernel => {
             stats::socket(false);
             sock.leave_to_kernel();

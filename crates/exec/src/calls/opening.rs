@@ -103,7 +103,7 @@ fn bind_to(sock: &Arc<Sock>, local: SocketAddr) -> Result<bool, c_int> {
         return Err(libc::EINVAL);
     }
     drop(is_bound);
-    match owner_of_local(local.ip().to_canonical())? {
+    match owner_of_local(local, sock.kind)? {
         Owner::Kernel => Ok(false),
         Owner::Weir(net) => {
             check_port(local.port())?;

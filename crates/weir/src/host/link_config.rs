@@ -39,6 +39,15 @@ where
     }
 }
 
+impl<T: Display> Display for LinkScoped<T> {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match &self.link {
+            Some(link) => write!(out, "{}%{link}", self.what),
+            None => self.what.fmt(out),
+        }
+    }
+}
+
 /// A router's address, as given to `--gateway`.
 pub(super) fn gateway(text: &str) -> Result<LinkScoped<IpAddr>, String> {
     let wrong = |_| format!("`{text}` is not a router's address: write one such as 192.0.2.1");
@@ -51,6 +60,8 @@ pub(super) struct LinkHostConfig<'a> {
     pub(super) link: &'a str,
     pub(super) addresses: Vec<Source>,
     pub(super) gateways: Vec<IpAddr>,
+    /// Networks, each with its router.
+    pub(super) routes: Vec<(Prefix, IpAddr)>,
     pub(super) mac: Option<Address>,
     pub(super) broker: Option<&'a Path>,
     /// Number of queues to request from a TAP interface.
@@ -86,6 +97,7 @@ impl Addresses {
             link,
             addresses: Vec::new(),
             gateways: Vec::new(),
+            routes: Vec::new(),
             mac: None,
             broker: self.broker.as_deref(),
             queues: self.shards,
@@ -114,6 +126,14 @@ impl Addresses {
                 )));
             }
             places[at].gateways.push(one.what);
+        }
+        for one in &self.routes {
+            let gateway = one.gateway.what;
+            let near = places.iter().position(|place| place.is_on_link(gateway));
+            let at = named(links, one.gateway.link.as_deref())?
+                .or(near)
+                .unwrap_or(0);
+            places[at].routes.push((one.to, gateway));
         }
         for one in &self.macs {
             let at = named(links, one.link.as_deref())?.unwrap_or(0);

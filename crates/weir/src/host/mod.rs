@@ -6,13 +6,14 @@ mod metrics;
 mod open;
 mod resolve;
 
+pub(crate) use link_config::LinkScoped;
 pub(crate) use metrics::metrics;
 pub(crate) use resolve::{any_of, any_towards, connect, resolve, unreached};
 
 use crate::error::CliError;
 use crate::signals::ShutdownSignal;
 use clap::builder::RangedU64ValueParser;
-use link_config::{LinkHostConfig, LinkScoped};
+use link_config::LinkHostConfig;
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -69,8 +70,18 @@ impl FromStr for Source {
     }
 }
 
+impl std::fmt::Display for Source {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Source::Fixed(prefix) => prefix.fmt(out),
+            Source::Dhcp => "dhcp".fmt(out),
+            Source::Auto => "auto".fmt(out),
+        }
+    }
+}
+
 /// The addresses of a host beside the kernel's.
-#[derive(clap::Args, Clone, Debug)]
+#[derive(clap::Args, Clone, Debug, Default)]
 #[command(next_help_heading = "Host")]
 pub(crate) struct Addresses {
     /// An address of the host with its network's prefix length, or `dhcp`, or
@@ -101,8 +112,19 @@ pub(crate) struct Addresses {
     #[arg(long, value_name = "SOCKET")]
     pub(crate) broker: Option<PathBuf>,
 
+    /// Further routes, which only configuration files have.
+    #[arg(skip)]
+    pub(crate) routes: Vec<Route>,
+
     #[arg(skip)]
     announced: address_log::Announced,
+}
+
+/// A route to other networks.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Route {
+    pub(crate) to: Prefix,
+    pub(crate) gateway: LinkScoped<IpAddr>,
 }
 
 /// The links and the addresses of a host beside the kernel's.
@@ -198,8 +220,7 @@ impl Addresses {
         let plans = places.iter().map(LinkHostConfig::plan);
         Ok(HostPlan {
             links: plans.collect::<Result<_, _>>()?,
-            loopback: false,
-            mux: false,
+            ..HostPlan::default()
         })
     }
 

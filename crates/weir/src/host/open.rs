@@ -168,6 +168,9 @@ impl LinkHostConfig<'_> {
             let all = Prefix::new(all, 0).ok_or_else(|| CliError::refused(gateway))?;
             config = config.route(all, *gateway);
         }
+        for (to, gateway) in &self.routes {
+            config = config.route(*to, *gateway);
+        }
         Ok(config)
     }
 

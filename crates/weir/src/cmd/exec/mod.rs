@@ -1,5 +1,6 @@
 //! `weir exec`: runs an unmodified program with weir's sockets.
 
+mod config;
 mod library;
 mod program;
 
@@ -7,10 +8,11 @@ use crate::error::CliError;
 use crate::host::{self, HostArgs};
 use program::Program;
 use std::ffi::{OsStr, OsString};
+use std::io::Write;
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::Command;
-use weir_socket::HostPlan;
+use weir_socket::{HostPlan, SocketRule};
 
 /// Run a program unmodified, with weir's sockets in place of the kernel's, or captures by weir
 ///
@@ -26,8 +28,8 @@ use weir_socket::HostPlan;
 /// With --stack sys the same line runs the program on the kernel's sockets, for comparison: the
 /// options of the host and --loopback, --io-uring, --stats and --library then have no effect, and the
 /// program's addresses must be the kernel's.
-#[derive(clap::Args, Debug)]
-#[command(mut_arg("links", optional), mut_arg("addresses", optional), after_help = format!("\
+#[derive(clap::Args, Clone, Debug)]
+#[command(mut_arg("links", links), mut_arg("addresses", optional), after_help = format!("\
 {}
 
 One process at a time has a link: the first that needs it, of all that PROGRAM starts. The kernel's
@@ -38,6 +40,7 @@ Examples:
   weir exec --pcap -- tcpdump -ni eth0 'udp port 53'
   weir exec --link tap0 --addr 192.0.2.5/24 -- python3 -m http.server --bind 192.0.2.5
   weir exec --link tap0 --addr 192.0.2.5/24 --gateway 192.0.2.1 -- curl http://198.51.100.7/
+  weir exec --config exec.toml -- python3 -m http.server
   weir exec --link tap0 --addr 192.0.2.5/24 --stats -- iperf3 -c 192.0.2.1
 
 Exit status: the program's; 1 if the link cannot be used; 2 if an option is wrong, or the program
@@ -45,6 +48,15 @@ cannot be run so.", host::HELP))]
 pub(crate) struct Args {
     #[command(flatten)]
     host: HostArgs,
+
+    /// The host and which sockets are its own, from a file such as exec.toml, instead of the options
+    /// of the host; - is standard input
+    #[arg(short, long, value_name = "FILE", group = "hosted", conflicts_with_all = ["links", "addresses", "gateways", "macs", "broker"])]
+    config: Option<PathBuf>,
+
+    /// Only print the options as a file for --config
+    #[arg(long, requires = "links", conflicts_with = "config")]
+    print: bool,
 
     /// Give the program weir's libpcap: live captures are ports, and need no privilege
     #[arg(long)]
@@ -59,21 +71,22 @@ pub(crate) struct Args {
     pcap_library: Option<PathBuf>,
 
     /// The protocols of the program's sockets, and how they find a packet's connection
-    #[arg(long, value_enum, default_value_t = Stack::Opt, requires = "links")]
-    stack: Stack,
+    /// [default: opt]
+    #[arg(long, value_enum, requires = "hosted")]
+    stack: Option<Stack>,
 
     /// Give the program's sockets of 127.0.0.0/8 and ::1 to weir too: they then reach only the
     /// same process
-    #[arg(long, requires = "links")]
+    #[arg(long, requires = "hosted")]
     loopback: bool,
 
     /// Let the program set up io_uring(7): it must not use it on weir's sockets, which io_uring
     /// would reach past weir
-    #[arg(long, requires = "links")]
+    #[arg(long, requires = "hosted")]
     io_uring: bool,
 
     /// Print at the end of each process, on standard error, which calls and sockets were weir's
-    #[arg(long, requires = "links")]
+    #[arg(long, requires = "hosted")]
     stats: bool,
 
     /// The library with weir's sockets; by default libweir_exec.so beside weir, or in
@@ -84,7 +97,7 @@ pub(crate) struct Args {
     /// The program and its arguments
     #[arg(
         value_name = "PROGRAM",
-        required = true,
+        required_unless_present = "print",
         trailing_var_arg = true,
         allow_hyphen_values = true
     )]
@@ -102,9 +115,15 @@ enum Stack {
     Opt,
 }
 
-/// With --pcap, the options of a host may be missing.
+/// With --pcap or --config, the options of a host may be missing.
 fn optional(arg: clap::Arg) -> clap::Arg {
-    arg.required(false).required_unless_present("pcap")
+    arg.required(false)
+        .required_unless_present_any(["pcap", "config"])
+}
+
+/// As [`optional`], of the links, which make a host.
+fn links(arg: clap::Arg) -> clap::Arg {
+    optional(arg).group("hosted")
 }
 
 /// The dynamic linker's list of libraries to be loaded ahead of all others (ld.so(8)).
@@ -114,11 +133,31 @@ const SOCKET: &str = "WEIR_SOCKET";
 
 /// Runs the command; returns only if it fails.
 pub(crate) fn run(args: &Args) -> Result<(), CliError> {
+    if args.print {
+        let text = config::print(args);
+        return write!(std::io::stdout(), "{text}").map_err(CliError::output);
+    }
+    let Some(path) = &args.config else {
+        return run_with(args, Vec::new());
+    };
+    let config = config::read(path)?;
+    let of_file = Args {
+        host: config.host,
+        stack: args.stack.or(config.stack),
+        loopback: args.loopback || config.loopback,
+        io_uring: args.io_uring || config.io_uring,
+        stats: args.stats || config.stats,
+        ..args.clone()
+    };
+    run_with(&of_file, config.rules)
+}
+
+fn run_with(args: &Args, rules: Vec<SocketRule>) -> Result<(), CliError> {
     let [name, arguments @ ..] = &args.program[..] else {
         return Err(CliError::refused("give a program to run"));
     };
     let program = Program::find(name)?;
-    let has_host = !args.host.links.is_empty() && args.stack != Stack::Sys;
+    let has_host = !args.host.links.is_empty() && args.stack != Some(Stack::Sys);
     if has_host || args.pcap {
         program.check()?;
     }
@@ -127,7 +166,7 @@ pub(crate) fn run(args: &Args) -> Result<(), CliError> {
     let mut preload = Vec::new();
     if has_host {
         preload.push(library::find(library::EXEC, args.library.as_deref())?);
-        give_sockets(&mut command, args)?;
+        give_sockets(&mut command, args, rules)?;
     }
     if args.pcap {
         preload.push(library::find(library::PCAP, args.pcap_library.as_deref())?);
@@ -147,11 +186,22 @@ pub(crate) fn run(args: &Args) -> Result<(), CliError> {
 }
 
 /// Says what the library for sockets needs to know.
-fn give_sockets(command: &mut Command, args: &Args) -> Result<(), CliError> {
+fn give_sockets(
+    command: &mut Command,
+    args: &Args,
+    rules: Vec<SocketRule>,
+) -> Result<(), CliError> {
+    let plan = args.host.plan();
+    let plan = match &args.config {
+        // The mistake is in the file.
+        Some(path) => plan.map_err(|error| error.of_file(path))?,
+        None => plan?,
+    };
     let plan = HostPlan {
         loopback: args.loopback,
-        mux: args.stack == Stack::Mux,
-        ..args.host.plan()?
+        mux: args.stack == Some(Stack::Mux),
+        rules,
+        ..plan
     };
     let mut options = Vec::new();
     options.extend(args.io_uring.then_some("io_uring"));
