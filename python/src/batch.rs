@@ -5,6 +5,7 @@ use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyBytes, PyList, PyMemoryView, PySlice};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// A frame without its bytes.
 #[derive(Clone, Copy, Debug)]
@@ -64,18 +65,25 @@ impl Batch {
     }
 
     fn made<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
-        let whole = PyMemoryView::from(self.data.bind(py))?;
-        let mut start = 0;
-        let views: PyResult<Vec<Bound<'_, PyAny>>> = self
-            .entries
-            .iter()
-            .map(|entry| {
-                let range = PySlice::new(py, start as isize, entry.end as isize, 1);
-                start = entry.end;
-                whole.get_item(range)
-            })
+        let whole = self.whole(py)?;
+        let views: PyResult<Vec<Bound<'_, PyAny>>> = (0..self.entries.len())
+            .map(|index| self.view(&whole, index))
             .collect();
         PyList::new(py, views?)
+    }
+
+    fn whole<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyMemoryView>> {
+        PyMemoryView::from(self.data.bind(py))
+    }
+
+    /// A frame's part of the view of all bytes.
+    fn view<'py>(
+        &self,
+        whole: &Bound<'py, PyMemoryView>,
+        index: usize,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let (start, end) = (self.start(index), self.entries[index].end);
+        whole.get_item(PySlice::new(whole.py(), start as isize, end as isize, 1))
     }
 
     /// The frame as an object of `weir.Frame`.
@@ -97,6 +105,38 @@ impl Batch {
             source.linktype,
             source.name.as_deref(),
         ))
+    }
+}
+
+/// The views of a batch, each made as it is asked for: a loop frees one before the next, so that all of
+/// them are in the same memory, and the garbage collector has none to look at.
+#[pyclass(frozen, module = "weir")]
+pub(crate) struct Views {
+    batch: Py<Batch>,
+    whole: Py<PyMemoryView>,
+    next: AtomicUsize,
+}
+
+#[pymethods]
+impl Views {
+    fn __iter__(slf: Py<Views>) -> Py<Views> {
+        slf
+    }
+
+    fn __next__<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyAny>>> {
+        let batch = self.batch.get();
+        let index = self.next.fetch_add(1, Ordering::Relaxed);
+        if index >= batch.entries.len() {
+            // Stays at the end.
+            self.next.store(batch.entries.len(), Ordering::Relaxed);
+            return Ok(None);
+        }
+        batch.view(self.whole.bind(py), index).map(Some)
+    }
+
+    fn __length_hint__(&self) -> usize {
+        let len = self.batch.get().entries.len();
+        len.saturating_sub(self.next.load(Ordering::Relaxed))
     }
 }
 
@@ -124,11 +164,18 @@ impl Batch {
                 "frame {index} of a batch of {len}"
             )));
         }
-        self.views(py)?.get_item(at as usize)
+        match self.views.get(py) {
+            Some(views) => views.bind(py).get_item(at as usize),
+            None => self.view(&self.whole(py)?, at as usize),
+        }
     }
 
-    fn __iter__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
-        Ok(self.views(py)?.try_iter()?.into_any())
+    fn __iter__(slf: Bound<'_, Batch>) -> PyResult<Views> {
+        Ok(Views {
+            whole: slf.get().whole(slf.py())?.unbind(),
+            batch: slf.unbind(),
+            next: AtomicUsize::new(0),
+        })
     }
 
     fn __repr__(&self, py: Python<'_>) -> String {

@@ -1,5 +1,6 @@
 """Without root: filters, plans, capture files, scapy offline."""
 
+import itertools
 import os
 import pickle
 import tempfile
@@ -52,6 +53,33 @@ class Captures(unittest.TestCase):
 
     def path(self, name):
         return os.path.join(self.folder.name, name)
+
+    def test_a_batch_is_a_sequence_of_views_that_outlive_it(self):
+        frames = [UDP + bytes([number]) * number for number in range(5)]
+        with weir.CaptureWriter(self.path("a.pcap")) as writer:
+            for frame in frames:
+                writer.write(frame)
+        with weir.CaptureReader(self.path("a.pcap")) as reader:
+            batch, rest = reader.read_batch(), reader.read_batch()
+        self.assertEqual(list(rest), [])
+        views = iter(batch)
+        self.assertEqual(list(itertools.islice(views, 2)), frames[:2])
+        self.assertEqual(views.__length_hint__(), 3)
+        # Another iterator begins anew, and leaves the first where it is.
+        self.assertEqual([bytes(view) for view in batch], frames)
+        self.assertEqual(list(views), frames[2:])
+        self.assertEqual(list(views), [], "at the end it stays there")
+        for _ in range(2):
+            self.assertEqual([batch[index] for index in range(-5, 5)], frames * 2)
+            for index in [-6, 5]:
+                with self.assertRaises(IndexError):
+                    batch[index]
+            # From now on it keeps its views.
+            self.assertEqual(batch.views, frames)
+        last = list(batch)[4]
+        self.assertIs(last.obj, batch.data)
+        del batch
+        self.assertEqual(last, frames[4])
 
     def test_what_is_written_is_read(self):
         for name in ["a.pcap", "a.pcapng"]:
