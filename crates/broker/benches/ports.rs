@@ -43,24 +43,24 @@ fn main() {
 
 /// Who opens ports.
 #[derive(Clone, Copy)]
-enum Way<'a> {
+enum OpenVia<'a> {
     InProcess,
     Broker(&'a Path),
 }
 
-impl Way<'_> {
+impl OpenVia<'_> {
     fn on(self, interface: &str) -> Builder {
         let port = Port::on(interface);
         match self {
-            Way::InProcess => port.in_process(),
-            Way::Broker(socket) => port.broker(socket),
+            OpenVia::InProcess => port.in_process(),
+            OpenVia::Broker(socket) => port.broker(socket),
         }
     }
 
     fn name(self) -> &'static str {
         match self {
-            Way::InProcess => "in-process",
-            Way::Broker(_) => "by the broker, as nobody",
+            OpenVia::InProcess => "in-process",
+            OpenVia::Broker(_) => "by the broker, as nobody",
         }
     }
 }
@@ -106,7 +106,7 @@ fn measure(results: &Recorder) -> Result<(), Failed> {
         is_ready.recv()?;
         let sending = generator.start(u64::MAX / 2, Rate::PerSecond(100_000.0))?;
         let mut result = Ok(());
-        for way in [Way::InProcess, Way::Broker(socket)] {
+        for way in [OpenVia::InProcess, OpenVia::Broker(socket)] {
             done.store(false, Ordering::Relaxed);
             let name = net.eth_b.name();
             let reader = net.b.run(|| {
@@ -119,8 +119,8 @@ fn measure(results: &Recorder) -> Result<(), Failed> {
             result = net.b.run(|| -> Result<(), Failed> {
                 set_realtime(None, true)?;
                 match way {
-                    Way::InProcess => all(results, way, name),
-                    Way::Broker(_) => unprivileged::run(|| all(results, way, name)),
+                    OpenVia::InProcess => all(results, way, name),
+                    OpenVia::Broker(_) => unprivileged::run(|| all(results, way, name)),
                 }
             });
             done.store(true, Ordering::Relaxed);
@@ -153,7 +153,7 @@ fn read(mut port: Port, done: &AtomicBool) -> Result<(u64, u64), Failed> {
     Ok((frames, lost))
 }
 
-fn all(results: &Recorder, way: Way<'_>, interface: &str) -> Result<(), Failed> {
+fn all(results: &Recorder, way: OpenVia<'_>, interface: &str) -> Result<(), Failed> {
     println!("\n{}, µs: least, median, 99 of 100, most", way.name());
     let report = |what: &str, times: &mut [Duration], bar| {
         let median = report(what, times, bar);
@@ -170,7 +170,7 @@ fn all(results: &Recorder, way: Way<'_>, interface: &str) -> Result<(), Failed> 
 /// records them.
 type Report<'a> = &'a dyn Fn(&str, &mut [Duration], Bar);
 
-fn opens(report: Report<'_>, way: Way<'_>, interface: &str) -> Result<(), Failed> {
+fn opens(report: Report<'_>, way: OpenVia<'_>, interface: &str) -> Result<(), Failed> {
     let open = |number: usize| {
         let filter = format!("udp dst port {}", 20_000 + number);
         let port = way.on(interface).filter(&filter)?;
@@ -201,7 +201,7 @@ fn opens(report: Report<'_>, way: Way<'_>, interface: &str) -> Result<(), Failed
     Ok(())
 }
 
-fn changes(report: Report<'_>, way: Way<'_>, interface: &str) -> Result<(), Failed> {
+fn changes(report: Report<'_>, way: OpenVia<'_>, interface: &str) -> Result<(), Failed> {
     let mut port = way.on(interface).filter("udp dst port 30000")?.open()?;
     for (what, filter, count, bar) in [
         (
@@ -209,8 +209,8 @@ fn changes(report: Report<'_>, way: Way<'_>, interface: &str) -> Result<(), Fail
             "udp dst port",
             2000,
             match way {
-                Way::InProcess => 20.0,
-                Way::Broker(_) => 100.0,
+                OpenVia::InProcess => 20.0,
+                OpenVia::Broker(_) => 100.0,
             },
         ),
         ("change the filter, a new shape", "", 16, 5000.0),
@@ -235,7 +235,7 @@ fn changes(report: Report<'_>, way: Way<'_>, interface: &str) -> Result<(), Fail
     Ok(())
 }
 
-fn sends(report: Report<'_>, way: Way<'_>, interface: &str) -> Result<(), Failed> {
+fn sends(report: Report<'_>, way: OpenVia<'_>, interface: &str) -> Result<(), Failed> {
     let mut port = way.on(interface).filter("ether proto 0x88b5")?.open()?;
     let own = port.status()?.address;
     let own = own.split(':').map(|byte| u8::from_str_radix(byte, 16));
@@ -261,7 +261,7 @@ fn sends(report: Report<'_>, way: Way<'_>, interface: &str) -> Result<(), Failed
     Ok(())
 }
 
-fn closes(report: Report<'_>, way: Way<'_>, interface: &str) -> Result<(), Failed> {
+fn closes(report: Report<'_>, way: OpenVia<'_>, interface: &str) -> Result<(), Failed> {
     const PORTS: usize = 1000;
     let open = |number| {
         let filter = format!("udp dst port {}", 40_000 + number);
@@ -270,8 +270,8 @@ fn closes(report: Report<'_>, way: Way<'_>, interface: &str) -> Result<(), Faile
     };
     // A user has so many connections at most.
     let count = match way {
-        Way::InProcess => PORTS,
-        Way::Broker(_) => 60,
+        OpenVia::InProcess => PORTS,
+        OpenVia::Broker(_) => 60,
     };
     let ports: Vec<Port> = (0..count).map(open).collect::<Result<_, _>>()?;
     let began = Instant::now();

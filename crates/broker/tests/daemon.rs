@@ -21,7 +21,7 @@ use weir_lab::rng::Rng;
 use weir_lab::testenv;
 
 /// Long enough for anything that ought to happen.
-const PATIENCE: Duration = Duration::from_secs(30);
+const WAIT_MAX: Duration = Duration::from_secs(30);
 
 /// What everyone but the superuser may do.
 /// Who runs the tests may do everything, root or not.
@@ -304,7 +304,7 @@ fn connections_are_bounded_for_each_user() {
                 break;
             }
             let told = format!("{ended} ended, {refused} refused");
-            assert!(began.elapsed() < PATIENCE, "{told}");
+            assert!(began.elapsed() < WAIT_MAX, "{told}");
             std::thread::sleep(Duration::from_millis(5));
         }
         // The superuser is heard all the while.
@@ -312,7 +312,7 @@ fn connections_are_bounded_for_each_user() {
     });
     let began = Instant::now();
     running.connect().open(copy("udp")).unwrap();
-    assert!(began.elapsed() < PATIENCE);
+    assert!(began.elapsed() < WAIT_MAX);
 }
 
 #[test]
@@ -337,7 +337,7 @@ fn a_client_that_does_not_read_is_dropped() {
     }
     let began = Instant::now();
     running.connect().open(copy("udp")).unwrap();
-    assert!(began.elapsed() < PATIENCE);
+    assert!(began.elapsed() < WAIT_MAX);
     drop(client);
     running.wait_until_clean();
 }
@@ -501,7 +501,7 @@ fn descriptors_that_block_when_closed_delay_no_client() {
         channel.wait_at_most(Duration::from_millis(300)).unwrap();
         assert!(channel.receive(true).unwrap().is_none(), "answered");
         drop(far);
-        channel.wait_at_most(PATIENCE).unwrap();
+        channel.wait_at_most(WAIT_MAX).unwrap();
         let answer = channel.receive(true).unwrap();
         assert!(answer.is_some(), "not heard again");
     });
@@ -545,11 +545,11 @@ fn a_sender_of_unclosable_descriptors_is_kept_off_the_socket() {
     assert!(attempts < 1000, "{attempts} connections");
     // Others are served all the while.
     as_user(4711, &[], || running.connect().open(copy("udp"))).unwrap();
-    assert!(answered(&running) < PATIENCE);
+    assert!(answered(&running) < WAIT_MAX);
     drop(far);
     let began = Instant::now();
     while as_user(4712, &[], || Channel::connect(&running.path)).is_err() {
-        assert!(began.elapsed() < PATIENCE, "kept off for good");
+        assert!(began.elapsed() < WAIT_MAX, "kept off for good");
         std::thread::sleep(Duration::from_millis(20));
     }
 }
@@ -569,7 +569,7 @@ fn a_client_without_descriptors_does_not_wait_for_one_with() {
     };
     let began = Instant::now();
     while closers() < 64 {
-        assert!(began.elapsed() < PATIENCE, "{} threads", closers());
+        assert!(began.elapsed() < WAIT_MAX, "{} threads", closers());
         std::thread::sleep(Duration::from_millis(5));
     }
     let ask = || RequestKind::Ports { after: None };
@@ -584,7 +584,7 @@ fn a_client_without_descriptors_does_not_wait_for_one_with() {
             let _ = channel.send(b"", &[], true);
         }
         let mut client = running.connect();
-        client.channel.wait_at_most(PATIENCE).unwrap();
+        client.channel.wait_at_most(WAIT_MAX).unwrap();
         // Also once the daemon has seen all of them end.
         for _ in 0..5 {
             let (answer, _) = client.ask(ask());
@@ -751,7 +751,7 @@ fn a_user_comes_between_the_superusers_long_requests() {
         let between = answered();
         eprintln!("{between} of the superuser's requests during the user's, {before} before");
         assert!(between <= 10, "{between} of the superuser's came first");
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + WAIT_MAX;
         let mut left = requests as usize * connections - before - between;
         while left > 0 {
             assert!(Instant::now() < deadline, "{left} were never answered");
@@ -883,7 +883,7 @@ fn connecting_again_and_again_takes_little() {
             }
         });
         // The superuser gets in all the while.
-        assert!(answered(&running) < PATIENCE);
+        assert!(answered(&running) < WAIT_MAX);
         let (spent, time) = (spent(&running) - before, began.elapsed());
         let percent = 100.0 * spent.as_secs_f64() / time.as_secs_f64();
         eprintln!("{count} connections in {time:?}: {percent:.1} % of a core");

@@ -82,8 +82,8 @@ impl From<toml::de::Error> for ConfigError {
     }
 }
 
-/// The direction of an SA.
-#[derive(Clone, Copy, PartialEq, Eq, Deserialize, Debug)]
+/// The direction of an SA, and of a packet.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Deserialize, Debug)]
 #[serde(rename_all = "lowercase")]
 pub enum Direction {
     /// Packets enter by it.

@@ -3,7 +3,7 @@
 use crate::config::{Config, ConfigError, Direction};
 use crate::icmp::{self, RateLimit};
 use crate::ip::{self, ESP, Headers};
-use crate::policy::{Action, Decision, Policies, Way};
+use crate::policy::{Action, Decision, Policies};
 use crate::sa::{InboundSa, Opened, OutboundSa};
 use crate::tunnel::{Mode, Tunnel, decapsulate_ecn};
 use std::collections::HashMap;
@@ -246,7 +246,7 @@ impl Gateway {
         if headers.is_discovery(packet) || self.is_own(&headers, packet) {
             return Outward::Pass;
         }
-        match self.policies.decide(now, Way::Out, &headers, packet) {
+        match self.policies.decide(now, Direction::Out, &headers, packet) {
             Decision::By(Action::Bypass) => {
                 self.counters.bypassed += 1;
                 Outward::Pass
@@ -379,7 +379,7 @@ impl Gateway {
                 Err(reason) => Inward::Drop(reason),
             };
         }
-        match self.policies.decide(now, Way::In, &headers, packet) {
+        match self.policies.decide(now, Direction::In, &headers, packet) {
             Decision::By(Action::Bypass) => {
                 self.counters.bypassed += 1;
                 Inward::Pass
@@ -465,7 +465,10 @@ impl Gateway {
         let headers = Headers::of(&inner).ok_or("inner-malformed")?;
         // What follows the packet is traffic flow confidentiality padding.
         inner.truncate(headers.len);
-        match self.policies.decide(now, Way::In, &headers, &mut inner) {
+        match self
+            .policies
+            .decide(now, Direction::In, &headers, &mut inner)
+        {
             Decision::By(Action::Protect(wanted)) if wanted == number => {}
             Decision::UnknownFragment => return Err("fragment-unknown"),
             _ => return Err("policy-mismatch"),

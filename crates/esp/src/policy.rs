@@ -8,6 +8,7 @@
 //! A later fragment has no transport ports: it is treated as the first one of
 //! its packet was (RFC 4301 §7.3).
 
+use crate::config::Direction;
 use crate::ip::{self, Headers};
 use std::collections::{HashMap, VecDeque};
 use std::net::{IpAddr, Ipv4Addr};
@@ -62,13 +63,6 @@ pub fn program(text: &str, names: &dyn Names) -> Result<Program, expr::Error> {
     Ok(program)
 }
 
-/// The direction of a packet.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub(crate) enum Way {
-    Out,
-    In,
-}
-
 /// The policies, and what was decided on packets in fragments.
 pub(crate) struct Policies {
     plan: Plan,
@@ -77,7 +71,7 @@ pub(crate) struct Policies {
     fragmented: Fragmented,
 }
 
-type FragmentKey = (Way, IpAddr, IpAddr, u8, u32);
+type FragmentKey = (Direction, IpAddr, IpAddr, u8, u32);
 
 /// The actions for packets whose first fragment came.
 #[derive(Default)]
@@ -121,13 +115,13 @@ impl Policies {
     pub(crate) fn decide(
         &mut self,
         now: u64,
-        way: Way,
+        direction: Direction,
         headers: &Headers,
         packet: &mut [u8],
     ) -> Decision {
         let key = headers.fragment.map(|fragment| {
             let protocol = if headers.is_v6 { 0 } else { headers.protocol.0 };
-            (way, headers.src, headers.dst, protocol, fragment.id)
+            (direction, headers.src, headers.dst, protocol, fragment.id)
         });
         let is_later = headers.fragment.is_some_and(|fragment| !fragment.is_first);
         if let (Some(key), true) = (key, is_later) {
@@ -137,12 +131,12 @@ impl Policies {
             };
         }
         let packet = &mut packet[..headers.len];
-        if way == Way::In {
+        if direction == Direction::In {
             ip::exchange(headers, packet);
         }
         let wire_len = packet.len() as u32;
         self.plan.run(packet, wire_len, &mut self.verdict);
-        if way == Way::In {
+        if direction == Direction::In {
             ip::exchange(headers, packet);
         }
         let taker = self.verdict.taker();

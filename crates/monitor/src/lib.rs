@@ -30,5 +30,5 @@ pub use history::History;
 pub use model::{Limits, Model, Seen, Totals};
 pub use protocol::Protocol;
 pub use services::service_name;
-pub use store::{Kept, Meta, Store};
+pub use store::{Meta, Store, StoredFrame};
 pub use table::{Counts, Row, Table};

@@ -25,7 +25,7 @@ pub struct Meta {
 
 /// A frame of the store.
 #[derive(Clone, Copy, Debug)]
-pub struct Kept<'a> {
+pub struct StoredFrame<'a> {
     /// Its number, from 0, in the order of arrival.
     pub number: u64,
     /// The captured bytes.
@@ -118,7 +118,7 @@ impl Store {
     }
 
     /// The frame of that number; `None` if it is no longer kept.
-    pub fn get(&self, number: u64) -> Option<Kept<'_>> {
+    pub fn get(&self, number: u64) -> Option<StoredFrame<'_>> {
         let chunk = self
             .firsts
             .partition_point(|first| *first <= number)
@@ -126,7 +126,7 @@ impl Store {
         let memory = &self.chunks[chunk];
         let place = memory.places.get((number - self.firsts[chunk]) as usize)?;
         let start = place.start as usize;
-        Some(Kept {
+        Some(StoredFrame {
             number,
             bytes: &memory.bytes[start..start + place.len as usize],
             meta: place.meta,
@@ -134,7 +134,7 @@ impl Store {
     }
 
     /// The frames from that number on.
-    pub fn from(&self, number: u64) -> impl Iterator<Item = Kept<'_>> {
+    pub fn from(&self, number: u64) -> impl Iterator<Item = StoredFrame<'_>> {
         let start = number.max(self.first());
         (start..self.next).map_while(|number| self.get(number))
     }

@@ -40,7 +40,7 @@ pub(crate) struct Simulation {
     /// Signalled after each event.
     happened: Condvar,
     /// Signalled when a blocked call has checked its condition.
-    looked: Condvar,
+    checked: Condvar,
     /// packetdrill's main thread, on which no call blocks.
     main: ThreadId,
 }
@@ -95,7 +95,7 @@ impl Simulation {
                 ended: false,
             }),
             happened: Condvar::new(),
-            looked: Condvar::new(),
+            checked: Condvar::new(),
             main: std::thread::current().id(),
         })
     }
@@ -148,14 +148,14 @@ impl Simulation {
                     event,
                 }),
             }
-            self.looked.notify_all();
+            self.checked.notify_all();
             let woken = self.happened.wait(inner);
             inner = woken.unwrap_or_else(PoisonError::into_inner);
         };
         inner.blocked.retain(|other| other.thread != me);
         inner.ended = true;
         ENDED_NS.set(Some(inner.now_ns));
-        self.looked.notify_all();
+        self.checked.notify_all();
         answer
     }
 
@@ -208,7 +208,7 @@ impl Simulation {
             others.any(|other| other.event < event)
         };
         let waited = self
-            .looked
+            .checked
             .wait_timeout_while(inner, BLOCKED_CALL_TIMEOUT, behind);
         waited.unwrap_or_else(PoisonError::into_inner).0
     }

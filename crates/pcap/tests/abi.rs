@@ -12,7 +12,7 @@ use weir_pcap::functions::*;
 use weir_pcap::types::*;
 
 /// Longest wait of a test.
-const PATIENCE: Duration = Duration::from_secs(30);
+const WAIT_MAX: Duration = Duration::from_secs(30);
 
 /// A handle, closed on drop.
 struct Handle(*mut Pcap);
@@ -112,7 +112,7 @@ impl Handle {
         let began = Instant::now();
         let mut seen = 0;
         while seen < frames {
-            assert!(began.elapsed() < PATIENCE, "{seen} of {frames}");
+            assert!(began.elapsed() < WAIT_MAX, "{seen} of {frames}");
             if self.is_readable(100) {
                 let (result, came) = self.dispatch(-1);
                 assert!(result >= 0, "{}", self.error());
@@ -418,7 +418,7 @@ fn a_capture_says_that_its_interface_disappeared() {
         );
         let began = Instant::now();
         loop {
-            assert!(began.elapsed() < PATIENCE, "it is never readable");
+            assert!(began.elapsed() < WAIT_MAX, "it is never readable");
             if polled.is_readable(1000) && polled.dispatch(-1).0 < 0 {
                 break;
             }

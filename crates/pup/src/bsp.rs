@@ -106,7 +106,7 @@ pub struct Connection {
     receiver: Receiver,
     retries: u32,
     /// The last sign of life of the peer.
-    heard_at: Duration,
+    received_at: Duration,
     /// Whether the peer has sent anything since its request.
     is_proven: bool,
     /// When the request, the end or a sign of life is due.
@@ -151,7 +151,7 @@ impl Connection {
             sender: Sender::new(id),
             receiver: Receiver::new(id),
             retries: 0,
-            heard_at: now,
+            received_at: now,
             is_proven: false,
             deadline: now + KEEP_ALIVE,
             interrupts_out: VecDeque::new(),
@@ -186,8 +186,8 @@ impl Connection {
     }
 
     /// When the peer last gave a sign of life.
-    pub fn heard_at(&self) -> Duration {
-        self.heard_at
+    pub fn received_at(&self) -> Duration {
+        self.received_at
     }
 
     /// Whether both sides have ended it, and it stays for repeated ends only.
@@ -399,7 +399,7 @@ impl Connection {
     fn heard(&mut self, now: Duration) {
         // A peer that acknowledges, but does not reply to the end, is not waited for longer.
         if self.state == State::Open {
-            (self.retries, self.heard_at) = (0, now);
+            (self.retries, self.received_at) = (0, now);
             self.deadline = now + KEEP_ALIVE;
         }
     }
@@ -533,7 +533,7 @@ impl Connection {
                 }
             }
         }
-        let is_silent = now.saturating_sub(self.heard_at) >= SILENCE_MAX;
+        let is_silent = now.saturating_sub(self.received_at) >= SILENCE_MAX;
         if self.retries > RETRIES_MAX && is_silent {
             let reason = match self.state {
                 // The peer may not dally.

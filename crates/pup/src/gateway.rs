@@ -9,7 +9,7 @@ use std::time::Duration;
 /// each 30 seconds.
 pub const ROUTE_LIFE: Duration = Duration::from_secs(90);
 /// Interval at which a gateway tells its table.
-pub const TELL_INTERVAL: Duration = Duration::from_secs(30);
+pub const ANNOUNCE_INTERVAL: Duration = Duration::from_secs(30);
 
 /// What a gateway tells of one network: four bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -325,7 +325,7 @@ impl Host {
             (one.is_dallying() || !one.is_proven()) && (!is_peer_full || is_peers(one))
         });
         // Ended connections first, then the oldest.
-        let oldest = idle.min_by_key(|(_, one)| (!one.is_dallying(), one.heard_at()));
+        let oldest = idle.min_by_key(|(_, one)| (!one.is_dallying(), one.received_at()));
         let oldest = oldest.map(|(number, _)| *number);
         oldest.is_some_and(|number| self.connections.remove(&number).is_some())
     }

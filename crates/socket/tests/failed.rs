@@ -12,13 +12,11 @@ use std::sync::mpsc::{Receiver, channel};
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread;
 use std::time::{Duration, Instant};
+use weir_lab::wait::WAIT_MAX;
 use weir_socket::link::{self, Link, RxSink};
 use weir_socket::{Net, TcpListener, TcpStream, UdpSocket};
 use weir_stack::{Config, TxSink};
 use weir_wire::ethernet::Address;
-
-/// Long enough for anything that ought to happen.
-const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A link of which the driver panics once when it is told to.
 struct Fragile {
@@ -110,11 +108,11 @@ fn every_call_that_waits_ends_with_an_error() {
     thread::spawn(move || tell.send(events.by_ref().count()));
     thread::sleep(Duration::from_millis(20));
     shatter(&near, &broken);
-    let ended = waiting.map(|told| told.recv_timeout(PATIENCE).expect("no call waits"));
+    let ended = waiting.map(|told| told.recv_timeout(WAIT_MAX).expect("no call waits"));
     let by_panic = ended.iter().filter(|ended| ended.is_none()).count();
     assert!(by_panic <= 1, "{ended:?}");
     assert!(ended.into_iter().flatten().all(is_down));
-    told.recv_timeout(PATIENCE).expect("no news comes");
+    told.recv_timeout(WAIT_MAX).expect("no news comes");
     // Nor is any call after it let wait, and the end of the host is none.
     assert!(is_down(TcpStream::connect(&net, "10.0.0.2:7")));
     assert!(net.is_gone());
@@ -163,7 +161,7 @@ fn tasks_are_woken_and_descriptors_become_ready() {
     let none = Timespec::default();
     assert_eq!(poll(&mut fds, Some(&none)).unwrap(), 0);
     shatter(&near, &broken);
-    let patience = Timespec::try_from(PATIENCE).unwrap();
+    let patience = Timespec::try_from(WAIT_MAX).unwrap();
     assert_eq!(poll(&mut fds, Some(&patience)).unwrap(), 1);
     assert!(fds[0].revents().contains(PollFlags::IN));
     // That it hangs up follows.
@@ -172,7 +170,7 @@ fn tasks_are_woken_and_descriptors_become_ready() {
     assert!(hung[0].revents().contains(PollFlags::HUP));
     let began = Instant::now();
     while woken.0.load(Relaxed) == 0 {
-        assert!(began.elapsed() < PATIENCE, "no task was woken");
+        assert!(began.elapsed() < WAIT_MAX, "no task was woken");
         thread::yield_now();
     }
     for listener in &listeners[1..] {

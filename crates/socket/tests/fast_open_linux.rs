@@ -14,7 +14,7 @@ use weir_lab::testenv;
 use weir_lab::wait::Limited;
 use weir_socket::{Net, TcpSocket, TcpStream, link};
 
-const PATIENCE: Option<Duration> = Some(Duration::from_secs(60));
+const WAIT_MAX: Option<Duration> = Some(Duration::from_secs(60));
 /// Connections one after another: the first asks for a cookie.
 const COUNT: usize = 6;
 
@@ -86,7 +86,7 @@ fn linux_sends_bytes_in_syns_to_us() {
             socket.bind(any.parse().unwrap()).unwrap();
             socket.set_fast_open(Some(10));
             let listener = socket.listen(10).unwrap();
-            listener.set_read_timeout(PATIENCE).unwrap();
+            listener.set_read_timeout(WAIT_MAX).unwrap();
             thread::scope(|scope| {
                 let client = scope.spawn(|| host.output(python(CLIENT, at)).unwrap());
                 for number in 0..COUNT {
@@ -112,7 +112,7 @@ fn linux_sends_bytes_in_syns_to_us() {
 
 fn ask(net: &Net, to: SocketAddr) -> (TcpStream, usize) {
     let (mut stream, taken) = TcpSocket::new(net).start_fast(to, b"hello").unwrap();
-    stream.set_read_timeout(PATIENCE).unwrap();
+    stream.set_read_timeout(WAIT_MAX).unwrap();
     stream.write_all(&b"hello"[taken..]).unwrap();
     (stream, taken)
 }
@@ -142,6 +142,6 @@ fn we_send_bytes_in_syns_to_linux() {
                 "{at} {number}"
             );
         }
-        assert!(server.wait(PATIENCE.unwrap()).unwrap().unwrap().success());
+        assert!(server.wait(WAIT_MAX.unwrap()).unwrap().unwrap().success());
     }
 }

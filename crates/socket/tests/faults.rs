@@ -26,7 +26,7 @@ const MS: u64 = 1_000_000;
 /// How much goes each way on a connection.
 const BYTES: usize = 150_000;
 /// Long enough for anything that ought to happen.
-const PATIENCE: Option<Duration> = Some(Duration::from_secs(300));
+const WAIT_MAX: Option<Duration> = Some(Duration::from_secs(300));
 
 /// A TAP interface behind a bad line: ours is end A, the kernel's end B.
 struct Bad {
@@ -141,7 +141,7 @@ fn persist<T>(mut connect: impl FnMut() -> io::Result<T>) -> T {
                 matches!(
                     error.kind(),
                     ErrorKind::HostUnreachable | ErrorKind::TimedOut
-                ) && began.elapsed() < PATIENCE.unwrap(),
+                ) && began.elapsed() < WAIT_MAX.unwrap(),
                 "{error}"
             ),
         }
@@ -168,12 +168,12 @@ fn talk<S: Copy + Read + Write + Send>(stream: S, end: impl FnOnce() + Send, way
 }
 
 fn ours(stream: &TcpStream) {
-    stream.set_read_timeout(PATIENCE).unwrap();
+    stream.set_read_timeout(WAIT_MAX).unwrap();
     talk(stream, || stream.shutdown(Shutdown::Write).unwrap(), 0);
 }
 
 fn theirs(stream: &std::net::TcpStream) {
-    stream.set_read_timeout(PATIENCE).unwrap();
+    stream.set_read_timeout(WAIT_MAX).unwrap();
     talk(stream, || stream.shutdown(Shutdown::Write).unwrap(), 1);
 }
 
@@ -219,7 +219,7 @@ fn linux_and_we_understand_each_other_on_a_bad_line() {
 fn serve(listener: &TcpListener, page: &[u8], count: usize) {
     for _ in 0..count {
         let (mut stream, _) = listener.accept().unwrap();
-        stream.set_read_timeout(PATIENCE).unwrap();
+        stream.set_read_timeout(WAIT_MAX).unwrap();
         let mut head = Vec::new();
         while !head.ends_with(b"\r\n\r\n") {
             let mut one = [0];

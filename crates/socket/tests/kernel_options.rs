@@ -10,9 +10,9 @@ use std::net::Shutdown;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::{Duration, Instant};
 use weir_lab::net::set_option;
+use weir_lab::wait::WAIT_MAX;
 use weir_socket::{Net, TcpListener, TcpStream};
 
-const PATIENCE: Duration = Duration::from_secs(60);
 /// Linux's numbers.
 const SOL_SOCKET: i32 = 1;
 const SO_RCVLOWAT: i32 = 18;
@@ -40,7 +40,7 @@ trait Stream: Send + Sync {
     fn until(&self, flag: PollFlags) {
         let began = Instant::now();
         while !self.is(flag) {
-            assert!(began.elapsed() < PATIENCE, "it is not {flag:?}");
+            assert!(began.elapsed() < WAIT_MAX, "it is not {flag:?}");
             std::thread::sleep(Duration::from_millis(1));
         }
     }
@@ -49,7 +49,7 @@ trait Stream: Send + Sync {
     fn until_there(&self, count: usize) {
         let began = Instant::now();
         while self.peek(&mut [0; 100]).ok() != Some(count) {
-            assert!(began.elapsed() < PATIENCE, "{count} bytes have not come");
+            assert!(began.elapsed() < WAIT_MAX, "{count} bytes have not come");
             std::thread::sleep(Duration::from_millis(1));
         }
     }
@@ -168,7 +168,7 @@ fn a_stream_is_readable_with_so_many_bytes() {
 fn a_read_waits_for_so_many_bytes() {
     with_each(|client, server| {
         server.set_read_least(5);
-        server.set_timeout(PATIENCE);
+        server.set_timeout(WAIT_MAX);
         std::thread::scope(|scope| {
             let reader = scope.spawn(|| {
                 let mut out = [0; 9];
@@ -211,11 +211,11 @@ fn little_waits_to_be_sent() {
         let began = Instant::now();
         let mut sent = fill(client);
         while client.is(PollFlags::OUT) {
-            assert!(began.elapsed() < PATIENCE, "it stays writable");
+            assert!(began.elapsed() < WAIT_MAX, "it stays writable");
             sent += fill(client);
         }
         let mut out = vec![0; 100_000];
-        server.set_timeout(PATIENCE);
+        server.set_timeout(WAIT_MAX);
         let mut read = 0;
         for _ in 0..20 {
             while read < sent {
@@ -272,7 +272,7 @@ fn no_more_than_a_segment_beyond_waits_to_be_sent() {
         let began = Instant::now();
         let mut unsent = 0;
         while unsent < most {
-            assert!(began.elapsed() < PATIENCE, "{unsent} of {most}");
+            assert!(began.elapsed() < WAIT_MAX, "{unsent} of {most}");
             while client.write(&[7; 70_000]).is_ok() {}
             unsent = client.info().unwrap().unsent;
             assert!(unsent < most + 1500, "{unsent} of {most}");

@@ -21,7 +21,7 @@ use weir_socket::{Net, TcpListener, TcpStream, link};
 const A_WHILE: Duration = Duration::from_millis(30);
 
 /// After that, what is waited for will not come.
-const PATIENCE: Timespec = Timespec {
+const WAIT_MAX: Timespec = Timespec {
     tv_sec: 60,
     tv_nsec: 0,
 };
@@ -165,7 +165,7 @@ fn by_descriptor(mut near: &TcpStream, mut far: &TcpStream) -> Duration {
                 while count < 2 {
                     let fd = near.ready_fd().unwrap();
                     let mut fds = [PollFd::from_borrowed_fd(fd, PollFlags::IN)];
-                    assert_eq!(poll(&mut fds, Some(&PATIENCE)), Ok(1), "nobody tells");
+                    assert_eq!(poll(&mut fds, Some(&WAIT_MAX)), Ok(1), "nobody tells");
                     match near.read(&mut [0; 2]) {
                         Ok(more) => count += more,
                         Err(error) => assert_eq!(error.kind(), ErrorKind::WouldBlock),

@@ -14,7 +14,7 @@ use weir_stack::Config;
 use weir_wire::ethernet::Address;
 
 /// Long enough for anything that ought to happen.
-const PATIENCE: Duration = Duration::from_secs(30);
+const WAIT_MAX: Duration = Duration::from_secs(30);
 
 /// At 10.LINK.0.HOST and 2001:db8:LINK::HOST.
 fn config(link: u8, host: u8) -> Config {
@@ -46,7 +46,7 @@ fn hosts() -> (Net, [Arc<AtomicBool>; 2], [Net; 2]) {
 fn echo(net: &Net, near: &Net, at: &str) -> TcpStream {
     let listener = TcpListener::bind(near, at).unwrap();
     let mut stream = TcpStream::connect(net, at).unwrap();
-    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream.set_read_timeout(Some(WAIT_MAX)).unwrap();
     std::thread::spawn(move || {
         let (mut stream, _) = listener.accept().unwrap();
         let mut bytes = [0; 4096];
@@ -79,13 +79,13 @@ fn connections_and_datagrams_go_by_every_link() {
     }
     // Who answers need not know by which link it was asked.
     let server = UdpSocket::bind(&net, "[::]:9").unwrap();
-    server.set_read_timeout(Some(PATIENCE)).unwrap();
+    server.set_read_timeout(Some(WAIT_MAX)).unwrap();
     let to = net.with_stack(|stack| {
         let mut all = stack.link(1).unwrap().addresses();
         all.find(|one| one.to_string().starts_with("fe80")).unwrap()
     });
     let asks = UdpSocket::bind(&near[1], "[::]:9").unwrap();
-    asks.set_read_timeout(Some(PATIENCE)).unwrap();
+    asks.set_read_timeout(Some(WAIT_MAX)).unwrap();
     asks.send_to(b"who", (to, 9)).unwrap();
     let mut heard = [0; 9];
     let (count, from) = server.recv_from(&mut heard).unwrap();

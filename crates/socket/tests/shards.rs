@@ -14,14 +14,13 @@ use std::thread;
 use std::time::{Duration, Instant};
 use weir_lab::net::{Host, Lab};
 use weir_lab::testenv;
+use weir_lab::wait::WAIT_MAX;
 use weir_socket::link::{self, Link, Mem, RxSink};
 use weir_socket::{Net, TcpListener, TcpSocket, TcpStream};
 use weir_stack::iface::{DadMode, Event};
 use weir_stack::{Config, Shards, TxSink};
 use weir_wire::{AddrPair, EtherType, Protocol, ethernet, ipv4, ipv6, tcp};
 
-/// Long enough for anything that ought to happen.
-const PATIENCE: Duration = Duration::from_secs(60);
 const COUNTS: [usize; 3] = [1, 2, 4];
 /// Enough that each of four shards has some, for almost every seed.
 const CONNECTIONS: usize = 40;
@@ -71,7 +70,7 @@ fn answer(mut stream: impl Read + Write, end: impl FnOnce(), len: usize) {
 }
 
 fn ours(stream: TcpStream, which: Option<usize>, len: usize) {
-    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream.set_read_timeout(Some(WAIT_MAX)).unwrap();
     let end = || stream.shutdown(Shutdown::Write).unwrap();
     match which {
         Some(which) => talk(&stream, which, 0, end, len),
@@ -80,7 +79,7 @@ fn ours(stream: TcpStream, which: Option<usize>, len: usize) {
 }
 
 fn theirs(stream: std::net::TcpStream, which: Option<usize>, len: usize) {
-    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream.set_read_timeout(Some(WAIT_MAX)).unwrap();
     let end = || stream.shutdown(Shutdown::Write).unwrap();
     match which {
         Some(which) => talk(&stream, which, 0, end, len),
@@ -228,7 +227,7 @@ fn errors_about_connections_reach_their_shard() {
     // Each of the four opens two.
     for last in 1..=8 {
         let at = SocketAddr::new(ip(&format!("203.0.113.{last}")), 80);
-        let error = TcpStream::connect_timeout(&net, &at, PATIENCE);
+        let error = TcpStream::connect_timeout(&net, &at, WAIT_MAX);
         let error = error.err().unwrap().raw_os_error();
         assert_eq!(error, Some(Errno::HOSTUNREACH.raw_os_error()), "{at}");
     }
@@ -375,7 +374,7 @@ fn what_finds_no_room_is_lost_and_counted() {
         let began = Instant::now();
         while net.forwarded().1 == 0 {
             send();
-            assert!(began.elapsed() < PATIENCE, "{:?}", net.forwarded());
+            assert!(began.elapsed() < WAIT_MAX, "{:?}", net.forwarded());
         }
         drop(release);
     });
@@ -396,7 +395,7 @@ fn what_finds_no_room_is_lost_and_counted() {
     };
     while !quiet() || came() + sent() != net.stats().forwarded {
         assert!(
-            began.elapsed() < PATIENCE,
+            began.elapsed() < WAIT_MAX,
             "{} of {:?}",
             came(),
             net.stats()
@@ -405,7 +404,7 @@ fn what_finds_no_room_is_lost_and_counted() {
     let (before, lost) = (came(), net.stats().forwarded_lost);
     send();
     while came() == before {
-        assert!(began.elapsed() < PATIENCE, "{:?}", net.stats());
+        assert!(began.elapsed() < WAIT_MAX, "{:?}", net.stats());
     }
     assert_eq!(net.stats().forwarded_lost, lost);
 }
@@ -418,7 +417,7 @@ fn the_last_bytes_arrive_when_all_is_dropped() {
         let (clients, servers) = connect(&a, &listener, 8);
         thread::scope(|scope| {
             for (which, mut server) in servers.into_iter().enumerate() {
-                server.set_read_timeout(Some(PATIENCE)).unwrap();
+                server.set_read_timeout(Some(WAIT_MAX)).unwrap();
                 scope.spawn(move || {
                     let mut heard = Vec::new();
                     server.read_to_end(&mut heard).unwrap();
@@ -452,7 +451,7 @@ fn a_listener_is_ready_while_one_shard_has_a_connection() {
             let connect = |_| TcpStream::connect(&a, at).unwrap();
             let clients: Vec<_> = (0..10).map(connect).collect();
             for _ in 0..clients.len() {
-                assert!(is_readable(listener.ready_fd().unwrap(), PATIENCE));
+                assert!(is_readable(listener.ready_fd().unwrap(), WAIT_MAX));
                 let (server, _) = listener.accept().unwrap();
                 met[server.shard()] += 1;
             }
@@ -468,7 +467,7 @@ fn a_listener_is_ready_while_one_shard_has_a_connection() {
         let error = listener.accept().err().unwrap();
         assert_eq!(error.kind(), ErrorKind::WouldBlock);
         // A connection that comes while it is waited for.
-        listener.set_read_timeout(Some(PATIENCE)).unwrap();
+        listener.set_read_timeout(Some(WAIT_MAX)).unwrap();
         thread::scope(|scope| {
             scope.spawn(|| {
                 for _ in 0..10 {
@@ -500,13 +499,13 @@ fn places_are_one_hosts() {
         socket.bind(SocketAddr::new(ip("0.0.0.0"), port)).unwrap();
         let to = SocketAddr::new(ip(V4[1]), 80);
         let again = socket.clone();
-        let stream = socket.connect(to, Some(PATIENCE)).unwrap();
+        let stream = socket.connect(to, Some(WAIT_MAX)).unwrap();
         assert_eq!(
             stream.local_addr().unwrap(),
             SocketAddr::new(ip(V4[0]), port)
         );
         met[stream.shard()] += 1;
-        let error = again.connect(to, Some(PATIENCE)).err().unwrap();
+        let error = again.connect(to, Some(WAIT_MAX)).err().unwrap();
         assert_eq!(error.kind(), ErrorKind::AddrInUse);
         any.accept().unwrap();
     }
@@ -543,7 +542,7 @@ fn an_address_that_comes_later_is_all_shards() {
     let wait = if early.is_ok() {
         Duration::ZERO
     } else {
-        PATIENCE
+        WAIT_MAX
     };
     loop {
         let event = events.next_timeout(wait).expect("it is nobody else's");

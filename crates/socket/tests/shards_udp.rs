@@ -17,7 +17,7 @@ use weir_socket::link::{self, Link};
 use weir_socket::{Net, UdpSocket};
 use weir_stack::udp::UdpBind;
 
-const PATIENCE: Option<Duration> = Some(Duration::from_secs(60));
+const WAIT_MAX: Option<Duration> = Some(Duration::from_secs(60));
 /// As many flows as are sure to come by every queue.
 const FLOWS: usize = 24;
 
@@ -39,14 +39,14 @@ fn with_kernel(shards: usize, queues: usize) -> (Lab, Host, Net) {
 fn talk(host: &Host, net: &Net, version: [&str; 2]) {
     let at = SocketAddr::new(ip(version[0]), 7);
     let server = UdpSocket::bind(net, at).unwrap();
-    server.set_read_timeout(PATIENCE).unwrap();
+    server.set_read_timeout(WAIT_MAX).unwrap();
     let any = SocketAddr::new(ip(version[1]), 0);
     let clients: Vec<std::net::UdpSocket> = host.run(|| {
         let bind = |_| std::net::UdpSocket::bind(any).unwrap();
         (0..FLOWS).map(bind).collect()
     });
     for (flow, client) in clients.iter().enumerate() {
-        client.set_read_timeout(PATIENCE).unwrap();
+        client.set_read_timeout(WAIT_MAX).unwrap();
         for len in [flow + 1, 5000 + flow] {
             client.send_to(&bytes(len), at).unwrap();
             let (heard, from) = server.recv_owned().unwrap();
@@ -63,7 +63,7 @@ fn talk(host: &Host, net: &Net, version: [&str; 2]) {
 /// A connected socket of ours learns that nobody is at its peer.
 fn be_refused(net: &Net, version: [&str; 2]) {
     let socket = UdpSocket::bind(net, SocketAddr::new(ip(version[0]), 0)).unwrap();
-    socket.set_read_timeout(PATIENCE).unwrap();
+    socket.set_read_timeout(WAIT_MAX).unwrap();
     socket.connect((version[1], 9)).unwrap();
     socket.send(b"anybody?").unwrap();
     let error = socket.recv(&mut [0; 9]).unwrap_err();
@@ -107,7 +107,7 @@ fn what_waits_in_any_shard_is_read_in_each_peers_order() {
     let (_lab, host, net) = with_kernel(3, 2);
     let at = SocketAddr::new(ip(V4[0]), 7);
     let server = UdpSocket::bind(&net, at).unwrap();
-    server.set_read_timeout(PATIENCE).unwrap();
+    server.set_read_timeout(WAIT_MAX).unwrap();
     let ready = server.ready_fd().unwrap();
     let readable = |wait_s| {
         let mut fds = [PollFd::from_borrowed_fd(
@@ -175,7 +175,7 @@ fn block_on<T>(mut poll: impl FnMut(&mut Context<'_>) -> Poll<T>) -> T {
         if let Poll::Ready(done) = poll(&mut Context::from_waker(&waker)) {
             return done;
         }
-        std::thread::park_timeout(PATIENCE.unwrap());
+        std::thread::park_timeout(WAIT_MAX.unwrap());
     }
 }
 
@@ -191,10 +191,10 @@ fn a_socket_is_connected_in_whichever_shard_its_peer_is() {
     let mut met = [false; 4];
     while met.contains(&false) {
         let server = UdpSocket::bind(&net, "0.0.0.0:0").unwrap();
-        server.set_read_timeout(PATIENCE).unwrap();
+        server.set_read_timeout(WAIT_MAX).unwrap();
         let at = SocketAddr::new(ip(V4[0]), server.local_addr().unwrap().port());
         let [stranger, peer] = [0; 2].map(|_| host.run(|| std::net::UdpSocket::bind(any).unwrap()));
-        peer.set_read_timeout(PATIENCE).unwrap();
+        peer.set_read_timeout(WAIT_MAX).unwrap();
         stranger.send_to(b"early", at).unwrap();
         let mut out = [0; 9];
         assert_eq!(server.peek_from(&mut out).unwrap().0, 5);
@@ -240,7 +240,7 @@ fn a_waiting_read_follows_to_another_peer() {
         peer
     };
     let mut peer = next();
-    server.set_read_timeout(PATIENCE).unwrap();
+    server.set_read_timeout(WAIT_MAX).unwrap();
     let (tell, told) = std::sync::mpsc::channel();
     std::thread::scope(|scope| {
         let reader = server.clone();
@@ -313,7 +313,7 @@ fn sockets_that_share_a_place_share_the_peers() {
     });
     std::thread::scope(|scope| {
         for (number, server) in (0..).zip(&servers) {
-            server.set_read_timeout(PATIENCE).unwrap();
+            server.set_read_timeout(WAIT_MAX).unwrap();
             scope.spawn(move || {
                 // Until somebody says that it is over.
                 while let Ok((mut bytes, from)) = server.recv_owned()
@@ -326,7 +326,7 @@ fn sockets_that_share_a_place_share_the_peers() {
         }
         let mut met = [false; 2];
         for (flow, client) in (0..).zip(&clients) {
-            client.set_read_timeout(PATIENCE).unwrap();
+            client.set_read_timeout(WAIT_MAX).unwrap();
             let mut before = None;
             for _ in 0..3 {
                 client.send_to(&[flow], at).unwrap();
@@ -354,7 +354,7 @@ fn a_group_of_a_host_of_several_stacks_is_heard_once() {
     let group = ip("239.1.2.3");
     let socket = UdpSocket::bind(&net, "0.0.0.0:5000").unwrap();
     socket.join_multicast(group).unwrap();
-    socket.set_read_timeout(PATIENCE).unwrap();
+    socket.set_read_timeout(WAIT_MAX).unwrap();
     let Some(mut route) = testenv::program("ip") else {
         return;
     };

@@ -7,7 +7,7 @@ use std::io::ErrorKind;
 use std::time::{Duration, Instant};
 use weir_socket::UdpSocket;
 
-const PATIENCE: Option<Duration> = Some(Duration::from_secs(10));
+const WAIT_MAX: Option<Duration> = Some(Duration::from_secs(10));
 
 #[test]
 fn datagrams_arrive_whole_by_both_versions() {
@@ -15,7 +15,7 @@ fn datagrams_arrive_whole_by_both_versions() {
     for (from, to) in [(V4[0], V4[1]), (V6[0], V6[1])] {
         let server = UdpSocket::bind(&b, (to, 7)).unwrap();
         let client = UdpSocket::bind(&a, (from, 0)).unwrap();
-        server.set_read_timeout(PATIENCE).unwrap();
+        server.set_read_timeout(WAIT_MAX).unwrap();
         // In one frame, in fragments, and the most there can be.
         for len in [0, 1, 1472, 1473, 20_000, 65_507] {
             let sent = bytes(len);
@@ -38,7 +38,7 @@ fn datagrams_arrive_whole_by_both_versions() {
 fn a_connected_socket_receives_from_its_peer_alone() {
     let (a, b) = nets();
     let client = UdpSocket::bind(&a, "0.0.0.0:0").unwrap();
-    client.set_read_timeout(PATIENCE).unwrap();
+    client.set_read_timeout(WAIT_MAX).unwrap();
     assert!(client.send(b"x").is_err() && client.peer_addr().is_err());
     client.connect((V4[1], 7)).unwrap();
     client.send(b"to nobody").unwrap();

@@ -75,7 +75,7 @@ mod tests {
     use std::sync::Arc;
     use std::sync::mpsc::{Receiver, Sender, channel};
 
-    const PATIENCE: Duration = Duration::from_secs(60);
+    const WAIT_MAX: Duration = Duration::from_secs(60);
 
     /// A monitor whose check returns the values sent to it, and reports each
     /// check.
@@ -91,7 +91,7 @@ mod tests {
 
     /// Repeats `done` until it returns `true`.
     fn until(mut done: impl FnMut() -> bool) {
-        let end = Instant::now() + PATIENCE;
+        let end = Instant::now() + WAIT_MAX;
         while !done() {
             assert!(Instant::now() < end, "it never was so");
             std::thread::yield_now();

@@ -261,7 +261,7 @@ impl Tap {
             config,
             counts: Counts::default(),
             flow_cache: None,
-            burst: Err(NoBurst::NotAsked),
+            burst: Err(NoBurst::NotRequested),
             is_ready: false,
             epoch: 0,
             check_until: 0,

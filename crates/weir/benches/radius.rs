@@ -35,7 +35,7 @@ const SOCKETS: usize = 8;
 const TIME: Duration = Duration::from_secs(10);
 const RATE: u32 = 5_000;
 const SESSIONS: u8 = 40;
-const PATIENCE: Duration = Duration::from_secs(30);
+const WAIT_MAX: Duration = Duration::from_secs(30);
 const SECRET: &[u8] = b"s3cret";
 
 struct Counter {
@@ -88,7 +88,7 @@ impl Counter {
 
     fn stop(mut self) -> Ledger {
         self.process.signal(Signal::TERM).expect("a signal");
-        self.process.wait(PATIENCE).expect("it ends");
+        self.process.wait(WAIT_MAX).expect("it ends");
         Ledger::open(&self.folder.join("usage.db")).expect("a ledger")
     }
 }

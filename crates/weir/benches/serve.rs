@@ -36,6 +36,7 @@ use std::time::{Duration, Instant};
 use weir_lab::command::{Command, Resource};
 use weir_lab::net::{Host, Lab, Offloads, Process};
 use weir_lab::results::{Bar, Recorder, Unit, recorder};
+use weir_lab::wait::WAIT_MAX;
 use weir_lab::{affinity, testenv};
 
 const CONNECTIONS: [usize; 3] = [16, 1_000, 10_000];
@@ -61,8 +62,6 @@ const SLOW_EACH: Duration = Duration::from_secs(4);
 /// Clients that ask for the long file and read nothing, and its length.
 const UNREAD: usize = 12_000;
 const LONG_LEN: usize = 3 << 20;
-/// How long anything may take that is waited for.
-const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Where each server is, as the generator reaches it.
 const NGINX: &str = "192.0.2.2";
@@ -141,7 +140,7 @@ impl World {
         let process = host.spawn(command).expect("the server starts");
         let began = Instant::now();
         while self.client.run(|| TcpStream::connect(at(ip))).is_err() {
-            assert!(began.elapsed() < PATIENCE, "no server at {ip}");
+            assert!(began.elapsed() < WAIT_MAX, "no server at {ip}");
             thread::sleep(Duration::from_millis(20));
         }
         process
@@ -360,7 +359,7 @@ fn compare(world: &World, results: &Recorder) {
 fn ask(ip: &str, time: Duration) -> io::Result<Vec<Duration>> {
     let mut stream = TcpStream::connect(at(ip))?;
     stream.set_nodelay(true)?;
-    stream.set_read_timeout(Some(PATIENCE))?;
+    stream.set_read_timeout(Some(WAIT_MAX))?;
     let mut block = [0; 4 * FILE_LEN];
     let (mut times, start) = (Vec::new(), Instant::now());
     while start.elapsed() < time {
@@ -387,7 +386,7 @@ fn ask(ip: &str, time: Duration) -> io::Result<Vec<Duration>> {
 /// many had been reset.
 fn be_slow(ip: &str) {
     let connect = || {
-        let mut stream = TcpStream::connect_timeout(&at(ip), PATIENCE).ok()?;
+        let mut stream = TcpStream::connect_timeout(&at(ip), WAIT_MAX).ok()?;
         let begin = b"GET /file HTTP/1.1\r\nHost: x\r\nX: ";
         stream.write_all(begin).ok()?;
         stream.set_nonblocking(true).ok()?;
@@ -474,8 +473,8 @@ fn slow(world: &World, results: &Recorder) {
 
 /// Asks for the long file, on a connection of its own.
 fn ask_long(ip: &str) -> io::Result<TcpStream> {
-    let mut stream = TcpStream::connect_timeout(&at(ip), PATIENCE)?;
-    stream.set_read_timeout(Some(PATIENCE))?;
+    let mut stream = TcpStream::connect_timeout(&at(ip), WAIT_MAX)?;
+    stream.set_read_timeout(Some(WAIT_MAX))?;
     stream.write_all(b"GET /long HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")?;
     Ok(stream)
 }
@@ -493,7 +492,7 @@ fn be_unread(ip: &str) {
     let streams = Vec::from_iter((0..UNREAD).map(|_| ask_long(ip)));
     println!("{}", streams.iter().flatten().count());
     loop {
-        thread::sleep(PATIENCE);
+        thread::sleep(WAIT_MAX);
     }
 }
 

@@ -8,7 +8,7 @@ mod live;
 mod tap;
 
 use common::Folder;
-use live::{PATIENCE, Running, net, open_folder};
+use live::{Running, WAIT_MAX, net, open_folder};
 use std::io::{Read, Write};
 use std::net::UdpSocket;
 use std::time::{Duration, Instant};
@@ -150,14 +150,14 @@ fn every_shard_has_the_address_that_dnsmasq_gives() {
     kernel.host.run(|| {
         for number in 0..40_u8 {
             let mut stream = wait::connect(to).unwrap();
-            stream.set_read_timeout(Some(PATIENCE)).unwrap();
+            stream.set_read_timeout(Some(WAIT_MAX)).unwrap();
             stream.write_all(&[number; 1000]).unwrap();
             let mut heard = [0; 1000];
             stream.read_exact(&mut heard).unwrap();
             assert_eq!(heard, [number; 1000]);
         }
         let socket = UdpSocket::bind("0.0.0.0:0").unwrap();
-        socket.set_read_timeout(Some(PATIENCE)).unwrap();
+        socket.set_read_timeout(Some(WAIT_MAX)).unwrap();
         socket.send_to(b"datagram", (&*address, 7)).unwrap();
         let mut heard = [0; 100];
         let (count, _) = socket.recv_from(&mut heard).unwrap();
@@ -166,7 +166,7 @@ fn every_shard_has_the_address_that_dnsmasq_gives() {
     host.stop();
     let began = Instant::now();
     while std::fs::read_to_string(&leases).unwrap().contains(&address) {
-        assert!(began.elapsed() < PATIENCE, "the lease is not given back");
+        assert!(began.elapsed() < WAIT_MAX, "the lease is not given back");
         std::thread::sleep(Duration::from_millis(20));
     }
 }

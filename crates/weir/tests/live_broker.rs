@@ -68,7 +68,7 @@ impl Brokered {
     fn until_ports(&self, count: usize) {
         let start = Instant::now();
         while self.ports().as_array().unwrap().len() != count {
-            assert!(start.elapsed() < live::PATIENCE);
+            assert!(start.elapsed() < live::WAIT_MAX);
             std::thread::sleep(Duration::from_millis(20));
         }
     }
@@ -185,7 +185,7 @@ fn what_the_shipped_policy_claims_is_copied_to_listeners() {
         if ended.json().as_array().unwrap().len() == 3 {
             break;
         }
-        assert!(start.elapsed() < live::PATIENCE);
+        assert!(start.elapsed() < live::WAIT_MAX);
         std::thread::sleep(Duration::from_millis(20));
     }
     let server = net.server(53);
@@ -218,7 +218,7 @@ fn ports_shows_the_holder_of_each_port() {
     brokered.net.send(5001, 7);
     let start = Instant::now();
     while brokered.ports()[0]["delivered"] != 7 {
-        assert!(start.elapsed() < live::PATIENCE, "{}", brokered.ports());
+        assert!(start.elapsed() < live::WAIT_MAX, "{}", brokered.ports());
     }
     let expected = format!(
         "[{{\"interface\":\"eth0\",\"filter\":\"udp dst port 5001\",\"priority\":3,\"copy\":true,\
@@ -265,7 +265,7 @@ fn ports_of_root_without_a_broker_are_shown_to_root() {
     );
     let start = Instant::now();
     while own().as_ref() != Some(&expected) {
-        assert!(start.elapsed() < live::PATIENCE, "{:?}", own());
+        assert!(start.elapsed() < live::WAIT_MAX, "{:?}", own());
     }
     let table = net.weir(&["ports"]).end().stdout;
     assert!(table.contains("udp dst port 5078"), "{table}");
@@ -534,7 +534,7 @@ fn the_service_manager_hears_that_the_broker_lives() {
     let (config, socket) = (folder.write("policy.toml", b""), folder.path("socket"));
     let path = folder.path("notify");
     let manager = std::os::unix::net::UnixDatagram::bind(&path).unwrap();
-    manager.set_read_timeout(Some(live::PATIENCE)).unwrap();
+    manager.set_read_timeout(Some(live::WAIT_MAX)).unwrap();
     let mut command = common::weir([]);
     command
         .env("NOTIFY_SOCKET", &path)

@@ -72,7 +72,7 @@ fn connect(kernel: &Kernel, port: u16) -> TcpStream {
                 stream.set_read_timeout(limit).unwrap();
                 return stream;
             }
-            Err(error) => assert!(began.elapsed() < live::PATIENCE, "port {port}: {error}"),
+            Err(error) => assert!(began.elapsed() < live::WAIT_MAX, "port {port}: {error}"),
         }
         thread::sleep(Duration::from_millis(20));
     }
@@ -210,7 +210,7 @@ fn iperf3_measures_both_ways() {
         loop {
             let ended = exec(&kernel, &["--stats"], &program).end();
             // The server ends its last test a moment later than the client.
-            if ended.stdout.contains("the server is busy") && began.elapsed() < live::PATIENCE {
+            if ended.stdout.contains("the server is busy") && began.elapsed() < live::WAIT_MAX {
                 continue;
             }
             assert_eq!(ended.code, Some(0), "{way:?}: {ended:?}");
@@ -423,7 +423,7 @@ os._exit(0)
     thread::sleep(Duration::from_millis(100));
     drop(program.child_mut().stdin.take());
     assert_eq!(stream.read(&mut bytes).unwrap(), 0);
-    program.wait(live::PATIENCE).unwrap().expect("it ends");
+    program.wait(live::WAIT_MAX).unwrap().expect("it ends");
 }
 
 /// Whenever a handler runs: at once, or when the call that it interrupts has left weir.

@@ -5,7 +5,7 @@ mod common;
 mod live;
 
 use common::{Folder, weir};
-use live::{PATIENCE, Running, ip};
+use live::{Running, WAIT_MAX, ip};
 use serde_json::Value;
 use std::fs;
 use std::net::IpAddr;
@@ -132,7 +132,7 @@ impl Net {
     fn until(&self, which: usize, group: &str, name: &str, least: u64) {
         let began = Instant::now();
         while self.stage(which)[group][name].as_u64() < Some(least) {
-            let late = began.elapsed() > PATIENCE;
+            let late = began.elapsed() > WAIT_MAX;
             assert!(!late, "{group} {name}: {}", self.stage(which));
             std::thread::sleep(Duration::from_millis(20));
         }
@@ -215,7 +215,7 @@ fn two_gateways_hide_what_is_between_them() {
         assert_eq!(net.pings(), 3, "{tunnel}");
         let secret = [0x5e_u8; 600];
         let to = INSIDE[1].parse().unwrap();
-        assert!(traffic::echoes(&net.a, to, &secret, PATIENCE).unwrap());
+        assert!(traffic::echoes(&net.a, to, &secret, WAIT_MAX).unwrap());
         // The gateways' own addresses inside.
         assert_eq!(live::pings(&net.a, "10.1.0.1"), 3);
         assert_eq!(live::pings(&net.a, "10.2.0.1"), 3);

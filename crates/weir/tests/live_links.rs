@@ -7,7 +7,7 @@ mod live;
 mod tap;
 
 use common::Folder;
-use live::PATIENCE;
+use live::WAIT_MAX;
 use std::io::{Read, Write};
 use std::net::{IpAddr, SocketAddr, SocketAddrV6, TcpListener};
 use std::thread;
@@ -73,7 +73,7 @@ fn an_address_may_name_its_link() {
         loop {
             match TcpListener::bind(at) {
                 Ok(listener) => return listener,
-                Err(error) => assert!(began.elapsed() < PATIENCE, "{error}"),
+                Err(error) => assert!(began.elapsed() < WAIT_MAX, "{error}"),
             }
             thread::sleep(Duration::from_millis(20));
         }
@@ -130,7 +130,7 @@ fn a_server_is_asked_by_both_links_at_once() {
         thread::scope(|scope| {
             for mut stream in &streams {
                 let sent = &sent;
-                stream.set_read_timeout(Some(PATIENCE)).unwrap();
+                stream.set_read_timeout(Some(WAIT_MAX)).unwrap();
                 scope.spawn(move || {
                     stream.write_all(sent).unwrap();
                     stream.shutdown(std::net::Shutdown::Write).unwrap();
@@ -167,7 +167,7 @@ fn a_server_of_several_stacks_is_one_host() {
                 for at in &AT[..2] {
                     let mut stream =
                         wait::connect(SocketAddr::new(at.parse().unwrap(), 7)).unwrap();
-                    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+                    stream.set_read_timeout(Some(WAIT_MAX)).unwrap();
                     let sent = [round; 5000];
                     stream.write_all(&sent).unwrap();
                     let mut heard = [0; 5000];

@@ -322,10 +322,10 @@ fn ngrep_finds_what_it_looks_for() {
         if bench.net.weir(&ports).end().stdout.contains("eth0") {
             break;
         }
-        assert!(began.elapsed() < live::PATIENCE);
+        assert!(began.elapsed() < live::WAIT_MAX);
         std::thread::sleep(Duration::from_millis(50));
     }
-    while began.elapsed() < live::PATIENCE && !has_ended(&ngrep) {
+    while began.elapsed() < live::WAIT_MAX && !has_ended(&ngrep) {
         bench.net.send(5000, 1);
         std::thread::sleep(Duration::from_millis(50));
     }

@@ -90,7 +90,7 @@ fn telnet_types_a_file() {
     let mut process = net.a.spawn(command).unwrap();
     let mut input = process.child_mut().stdin.take().unwrap();
     input.write_all(b"list\ntype hello.txt\nquit\n").unwrap();
-    let status = process.wait(live::PATIENCE).unwrap().expect("it ends");
+    let status = process.wait(live::WAIT_MAX).unwrap().expect("it ends");
     let mut said = String::new();
     let out = process.child_mut().stdout.take().unwrap();
     let mut out = weir_lab::wait::Limited::new(out, "the end of telnet");
@@ -379,7 +379,7 @@ fn a_file_server_of_others_serves_our_clients() {
     let talk = |words: &[&str]| client(&net.a, link, &[words, &["--own", "1#12#"]].concat());
     let began = std::time::Instant::now();
     while talk(&["echo", "1#1#", "--count", "1"]).code != Some(0) {
-        assert!(began.elapsed() < live::PATIENCE, "it never answered");
+        assert!(began.elapsed() < live::WAIT_MAX, "it never answered");
     }
     let echo = talk(&["echo", "1#1#", "--json"]);
     assert_eq!(echo.json()["came_back"], 10, "{echo:?}");

@@ -5,7 +5,7 @@ mod common;
 mod live;
 
 use common::{Folder, capture, stdout};
-use live::{Net, PATIENCE, Running, net};
+use live::{Net, Running, WAIT_MAX, net};
 use serde_json::Value;
 use std::process::Output;
 use std::time::Instant;
@@ -136,7 +136,7 @@ impl Tmux {
             if screen.contains(words) {
                 return screen;
             }
-            assert!(began.elapsed() < PATIENCE, "no `{words}` in:\n{screen}");
+            assert!(began.elapsed() < WAIT_MAX, "no `{words}` in:\n{screen}");
             std::thread::sleep(std::time::Duration::from_millis(30));
         }
     }

@@ -56,7 +56,7 @@ fn state(at: SocketAddr, token: &str) -> Value {
 fn end(mut web: Process) {
     common::until_it_hears(web.id());
     web.signal(Signal::TERM).unwrap();
-    let status = web.wait(live::PATIENCE).unwrap().expect("it ends");
+    let status = web.wait(live::WAIT_MAX).unwrap().expect("it ends");
     assert_eq!(status.code(), Some(143));
 }
 

@@ -19,7 +19,7 @@ const UNSENT_MAX: u32 = 256;
 /// Interval at which a device with so many frames is asked whether it took some.
 const RETRY: Duration = Duration::from_micros(50);
 
-/// Longest sleep, and so the interval at which `look` is called when idle.
+/// Longest sleep, and so the interval at which `visit` is called when idle.
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
 /// A view of a running shaper.
@@ -38,12 +38,12 @@ pub struct Snapshot<'a> {
 }
 
 /// Taps the two links in the calling thread's network namespace, and shapes what leaves each
-/// of them. Calls `look` when frames flow, then about every 50 ms, and once more at the end;
-/// `look` returns whether to continue. While one of `wakes` is readable, `look` is called more
+/// of them. Calls `visit` when frames flow, then about every 50 ms, and once more at the end;
+/// `visit` returns whether to continue. While one of `wakes` is readable, `visit` is called more
 /// often. Frames that wait when it ends are dropped and counted.
 ///
 /// After any end of the process the bypass applies, until the next one is ready; with
-/// `restore`, an end that `look` requested restores the links. Returns the final state of the
+/// `restore`, an end that `visit` requested restores the links. Returns the final state of the
 /// chunks: all are free.
 ///
 /// # Errors
@@ -55,7 +55,7 @@ pub fn run(
     seed: u64,
     restore: bool,
     wakes: Vec<OwnedFd>,
-    mut look: impl FnMut(Snapshot<'_>) -> ControlFlow<()>,
+    mut visit: impl FnMut(Snapshot<'_>) -> ControlFlow<()>,
 ) -> Result<ChunkCounts, TapError> {
     let [a, b] = &config.links;
     // Frames that wait have been overtaken once the bypass has joined the links.
@@ -72,13 +72,13 @@ pub fn run(
         is_overtaken,
         epoch: 0,
     };
-    let ran = running.run(&mut tap, &mut look);
+    let ran = running.run(&mut tap, &mut visit);
     running.flush();
     let view = Snapshot {
         is_last: true,
         ..running.view(&tap)
     };
-    let _ = look(view);
+    let _ = visit(view);
     drop(running);
     if restore && ran.is_ok() {
         tap.restore();
@@ -104,7 +104,7 @@ impl Running {
     fn run(
         &mut self,
         tap: &mut Tap,
-        look: &mut impl FnMut(Snapshot<'_>) -> ControlFlow<()>,
+        visit: &mut impl FnMut(Snapshot<'_>) -> ControlFlow<()>,
     ) -> Result<(), TapError> {
         tap.ready()?;
         self.epoch = tap.epoch();
@@ -115,7 +115,7 @@ impl Running {
             if tap.is_woken() || now >= look_at {
                 look_at = now + POLL_INTERVAL.as_nanos() as u64;
                 tap.watch_links()?;
-                if look(self.view(tap)).is_break() {
+                if visit(self.view(tap)).is_break() {
                     return Ok(());
                 }
             }

@@ -130,7 +130,7 @@ pub struct Daemon<F: Backend> {
     /// Time of the last check for processes with ports of an earlier broker.
     swept: Instant,
     /// Time of the last check of time limits.
-    looked: Instant,
+    checked: Instant,
     /// The numbers of listeners that accept nothing for a moment.
     accept_paused: BTreeSet<u64>,
     /// Whether ports remain to be bound, for lack of time.
@@ -193,7 +193,7 @@ impl<F: Backend> Daemon<F> {
             ping: None,
             watch: None,
             swept: Instant::now(),
-            looked: Instant::now(),
+            checked: Instant::now(),
             accept_paused: BTreeSet::new(),
             is_behind: false,
             stops: false,
@@ -370,8 +370,8 @@ impl<F: Backend> Daemon<F> {
             Err(error) => return Err(error.into()),
         }
         self.handle(&events);
-        if waits && self.looked.elapsed() >= TICK {
-            self.looked = Instant::now();
+        if waits && self.checked.elapsed() >= TICK {
+            self.checked = Instant::now();
             self.keep_time();
             self.retry_deferred();
         }

@@ -20,11 +20,11 @@ use std::time::{Duration, Instant};
 
 const ECHO: u8 = 0;
 const COUNT: u8 = 1;
-const TELL: u8 = 2;
+const REPORT: u8 = 2;
 const END: u8 = 3;
 /// The bits of a datagram's first byte that say what is asked, and how many they are.
-const ASKED: u8 = 3;
-const ASKED_BITS: u32 = 2;
+const KIND_MASK: u8 = 3;
+const KIND_BITS: u32 = 2;
 
 /// Bytes of the messages, by which throughput is measured.
 pub const SIZES: [usize; 7] = [1, 64, 256, 1024, 4096, 8192, 16_384];
@@ -42,8 +42,8 @@ const TRIPS_TIME_MAX: Duration = Duration::from_millis(300);
 /// Datagrams and bytes that are sent before the client waits for an answer.
 const WINDOW_MESSAGES: usize = 32;
 const WINDOW_BYTES: usize = 32 << 10;
-/// Length of the answer to [`TELL`], in bytes.
-const TELL_ANSWER_LEN: usize = 1 + size_of::<u64>();
+/// Length of the answer to [`REPORT`], in bytes.
+const REPORT_LEN: usize = 1 + size_of::<u64>();
 /// Bytes that one call reads at most.
 const BUFFER: usize = 64 << 10;
 
@@ -137,11 +137,11 @@ fn serve_datagrams(socket: &UdpSocket, buffer: &mut [u8]) -> io::Result<()> {
         let Some(first) = buffer[..len].first() else {
             continue;
         };
-        match first & ASKED {
+        match first & KIND_MASK {
             ECHO => drop(socket.send(&buffer[..len])?),
             COUNT => count += 1,
-            TELL => {
-                let mut answer = [*first; TELL_ANSWER_LEN];
+            REPORT => {
+                let mut answer = [*first; REPORT_LEN];
                 answer[1..].copy_from_slice(&(count + 1).to_be_bytes());
                 socket.send(&answer)?;
                 count = 0;
@@ -227,11 +227,11 @@ struct Datagrams {
 impl Datagrams {
     /// Asks by a message, and waits for the answer; `None` if it does not come in time. Answers to
     /// earlier questions, which came too late, are passed over.
-    fn ask(&mut self, what: u8, message: &mut [u8]) -> io::Result<Option<[u8; TELL_ANSWER_LEN]>> {
+    fn ask(&mut self, what: u8, message: &mut [u8]) -> io::Result<Option<[u8; REPORT_LEN]>> {
         self.number = self.number.wrapping_add(1);
-        message[0] = self.number << ASKED_BITS | what;
+        message[0] = self.number << KIND_BITS | what;
         self.socket.send(message)?;
-        let mut answer = [0; TELL_ANSWER_LEN];
+        let mut answer = [0; REPORT_LEN];
         loop {
             match self.socket.recv(&mut answer) {
                 Ok(_) if answer[0] == message[0] => return Ok(Some(answer)),
@@ -310,7 +310,7 @@ fn udp_rate(settings: &Settings, datagrams: &mut Datagrams, bytes: usize) -> io:
     let mut message = vec![COUNT; bytes];
     let (mut sent, mut received, mut missing) = (0, 0, 0);
     // The count of messages that were sent before.
-    while datagrams.ask(TELL, &mut message)?.is_none() {
+    while datagrams.ask(REPORT, &mut message)?.is_none() {
         check_missing(&mut missing)?;
     }
     let began = Instant::now();
@@ -319,7 +319,7 @@ fn udp_rate(settings: &Settings, datagrams: &mut Datagrams, bytes: usize) -> io:
         for _ in 1..window {
             datagrams.socket.send(&message)?;
         }
-        let answer = datagrams.ask(TELL, &mut message)?;
+        let answer = datagrams.ask(REPORT, &mut message)?;
         sent += window as u64;
         match answer.and_then(|answer| answer.last_chunk().copied()) {
             Some(count) => {
@@ -387,9 +387,9 @@ mod tests {
         socket.connect(at).unwrap();
         socket.set_read_timeout(Some(ANSWER_MAX)).unwrap();
         let mut datagrams = Datagrams { socket, number: 63 };
-        assert_eq!(datagrams.ask(TELL, &mut [0]).unwrap(), None);
-        let answer = datagrams.ask(TELL, &mut [0]).unwrap().unwrap();
-        assert_eq!(answer[TELL_ANSWER_LEN - 1], 2);
+        assert_eq!(datagrams.ask(REPORT, &mut [0]).unwrap(), None);
+        let answer = datagrams.ask(REPORT, &mut [0]).unwrap().unwrap();
+        assert_eq!(answer[REPORT_LEN - 1], 2);
         late.join().unwrap();
     }
 

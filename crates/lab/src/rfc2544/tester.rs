@@ -89,7 +89,7 @@ impl<'a> Tester<'a> {
     pub fn new(
         bench: &'a Testbed,
         size: usize,
-        look: CheckLevel,
+        check: CheckLevel,
         frames_max: u64,
     ) -> Result<Tester<'a>, Error> {
         if !(SIZE_MIN..=SIZE_MAX).contains(&size) {
@@ -105,12 +105,12 @@ impl<'a> Tester<'a> {
             let expected = Expected {
                 template: frame::expected(&way, &template),
                 directions: if setup.both_ways { 2 } else { 1 },
-                compared: if look == CheckLevel::Whole {
+                compared: if check == CheckLevel::Whole {
                     len
                 } else {
                     COMPARED
                 },
-                timed: look == CheckLevel::Timed,
+                timed: check == CheckLevel::Timed,
             };
             template.time_at = expected.timed.then_some(TIME_AT);
             let end = &bench.ends()[1 - from];
@@ -121,7 +121,7 @@ impl<'a> Tester<'a> {
             bench,
             stop: &|| false,
             directions: ways,
-            level: look,
+            level: check,
             receivers,
             frames_max,
             trials: 0,
@@ -182,8 +182,8 @@ impl<'a> Tester<'a> {
     ///
     /// # Errors
     /// If the device accepts no frames at all, or the kernel refuses.
-    pub fn trial(&mut self, ask: TrialSpec) -> Result<TrialResult, Error> {
-        self.trial_with(ask, &mut |_| Ok(()))
+    pub fn trial(&mut self, spec: TrialSpec) -> Result<TrialResult, Error> {
+        self.trial_with(spec, &mut |_| Ok(()))
     }
 
     /// As [`Tester::trial`]; calls `hurry` with true when the first frame was
@@ -196,10 +196,10 @@ impl<'a> Tester<'a> {
     /// As for [`Tester::trial`], and the errors of `hurry`.
     pub fn trial_with(
         &mut self,
-        ask: TrialSpec,
+        spec: TrialSpec,
         hurry: &mut dyn FnMut(bool) -> Result<(), Error>,
     ) -> Result<TrialResult, Error> {
-        let frames = ask.frames.clamp(1, self.frames_max);
+        let frames = spec.frames.clamp(1, self.frames_max);
         // Never the tag of the learning frames.
         self.trials = self.trials.checked_add(1).unwrap_or(1);
         let tag = self.trials.to_be_bytes();
@@ -207,7 +207,7 @@ impl<'a> Tester<'a> {
         for receiver in &self.receivers {
             receiver.begin(tag, frames);
         }
-        let sending = generator.start(frames, ask.rate)?;
+        let sending = generator.start(frames, spec.rate)?;
         while sending.sent() == 0 && !sending.is_done() && !(self.stop)() {
             thread::sleep(FIRST_FRAME_POLL_INTERVAL);
         }

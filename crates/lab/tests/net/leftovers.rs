@@ -11,14 +11,14 @@ use weir_lab::net::{Device, Lab, Process, unprivileged};
 use weir_lab::testenv;
 use weir_lab::wait::Limited;
 
-const PATIENCE: Duration = Duration::from_secs(10);
+const WAIT_MAX: Duration = Duration::from_secs(10);
 
 fn soon(what: &str, mut holds: impl FnMut() -> bool) {
     let start = Instant::now();
     while !holds() {
         assert!(
-            start.elapsed() < PATIENCE,
-            "not within {PATIENCE:?}: {what}"
+            start.elapsed() < WAIT_MAX,
+            "not within {WAIT_MAX:?}: {what}"
         );
         thread::sleep(Duration::from_millis(2));
     }
@@ -130,7 +130,7 @@ fn a_killed_child_leaves_nothing() {
         assert!(host.device("outer0").is_ok(), "round {round}");
 
         process.signal(weir_lab::net::Signal::KILL).unwrap();
-        process.wait(PATIENCE).unwrap().expect("it is killed");
+        process.wait(WAIT_MAX).unwrap().expect("it is killed");
         soon("its process is gone", || !sleeps(pid));
         // Removed with the namespace that contained this end of the link.
         soon("its link is gone", || host.device("outer0").is_err());

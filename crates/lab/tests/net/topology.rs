@@ -6,12 +6,12 @@ use std::time::Duration;
 use weir_lab::net::{Device, Error, Host, Lab};
 use weir_lab::{testenv, wait};
 
-const PATIENCE: Duration = Duration::from_secs(5);
+const WAIT_MAX: Duration = Duration::from_secs(5);
 
 /// Sends one datagram and returns it as received.
 fn datagram(from: &Host, to: &Host, address: IpAddr) -> Vec<u8> {
     let server = to.run(|| UdpSocket::bind((address, 0))).unwrap();
-    server.set_read_timeout(Some(PATIENCE)).unwrap();
+    server.set_read_timeout(Some(WAIT_MAX)).unwrap();
     let there = server.local_addr().unwrap();
     let any = if address.is_ipv4() {
         "0.0.0.0:0"
@@ -133,7 +133,7 @@ fn devices_change_under_way() {
     assert!(!right.state().unwrap().is_up);
     let gone = std::time::Instant::now();
     while left.state().unwrap().is_running {
-        assert!(gone.elapsed() < PATIENCE, "the carrier is not lost");
+        assert!(gone.elapsed() < WAIT_MAX, "the carrier is not lost");
     }
     right.up().unwrap();
     left.wait_running().unwrap();

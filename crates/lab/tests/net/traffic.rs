@@ -9,7 +9,7 @@ use weir_lab::testenv;
 
 const A: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);
 const B: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 2);
-const PATIENCE: Duration = Duration::from_secs(5);
+const WAIT_MAX: Duration = Duration::from_secs(5);
 
 fn pair(offloads: Offloads) -> (Host, Host, Device, Device) {
     let lab = Lab::new();
@@ -27,18 +27,18 @@ fn echo_requests_are_answered_or_not() {
     }
     let (a, _b, eth_a, eth_b) = pair(Offloads::OFF);
     for to in [IpAddr::V4(B), "fd00::2".parse().unwrap()] {
-        let pings = ping(&a, to, 3, PATIENCE).unwrap();
+        let pings = ping(&a, to, 3, WAIT_MAX).unwrap();
         assert_eq!((pings.sent, pings.round_trips.len()), (3, 3), "{to}");
     }
     let nobody = IpAddr::V4(Ipv4Addr::new(10, 0, 0, 77));
     let pings = ping(&a, nobody, 1, Duration::from_millis(20)).unwrap();
     assert_eq!((pings.sent, pings.round_trips.len()), (1, 0));
-    assert!(ping(&a, "192.0.2.1".parse().unwrap(), 1, PATIENCE).is_err());
+    assert!(ping(&a, "192.0.2.1".parse().unwrap(), 1, WAIT_MAX).is_err());
 
     // A removed neighbour entry is resolved again: two more frames.
     let before = eth_b.counters().unwrap().rx_frames;
     eth_a.remove_neighbour(B).unwrap();
-    ping(&a, IpAddr::V4(B), 1, PATIENCE).unwrap();
+    ping(&a, IpAddr::V4(B), 1, WAIT_MAX).unwrap();
     assert!(eth_b.counters().unwrap().rx_frames >= before + 2);
 }
 
@@ -52,7 +52,7 @@ fn a_session_notices_a_stall() {
     let wait_for = |echoes| {
         let start = Instant::now();
         while session.echoes() < echoes {
-            assert!(start.elapsed() < 4 * PATIENCE, "no echo");
+            assert!(start.elapsed() < 4 * WAIT_MAX, "no echo");
             std::thread::sleep(Duration::from_millis(1));
         }
     };
@@ -91,7 +91,7 @@ fn datagrams_are_spread_over_ports() {
     assert!(elapsed >= Duration::from_micros(399 * 50), "{elapsed:?}");
     let mut numbers = BTreeMap::new();
     for (place, server) in servers.iter().enumerate() {
-        server.set_read_timeout(Some(PATIENCE)).unwrap();
+        server.set_read_timeout(Some(WAIT_MAX)).unwrap();
         for _ in 0..100 {
             let mut payload = [0; 64];
             assert_eq!(server.recv(&mut payload).unwrap(), 18);

@@ -1,7 +1,7 @@
 //! What a frame costs where a live link's traffic spreads over many ports.
 
 use super::bed::{Bed, binding, connection, filter};
-use super::live::{Bench, Way, settled};
+use super::live::{Arrival, Bench, settled};
 use super::receivers::Receiver;
 use super::sockets::tuple;
 use super::table::{Table, ns};
@@ -41,7 +41,7 @@ struct Cost {
 
 /// The kernel's part is the time of the CPU that sends and receives: a frame's
 /// whole way. One reader goes round all rings.
-pub(crate) fn evenly(way: Way, results: &Recorder) -> Result<()> {
+pub(crate) fn evenly(way: Arrival, results: &Recorder) -> Result<()> {
     let mut costs = [Cost {
         kernel: f64::INFINITY,
         lost: 0,
@@ -82,7 +82,7 @@ pub(crate) fn evenly(way: Way, results: &Recorder) -> Result<()> {
     Ok(())
 }
 
-fn round(way: Way, ports: u32, cost: &mut Cost) -> Result<()> {
+fn round(way: Arrival, ports: u32, cost: &mut Cost) -> Result<()> {
     let bench = Bench::new()?;
     let mut bed = Bed::new(PlanHook::Xdp, ports, RING_BYTES);
     for number in 0..ports {

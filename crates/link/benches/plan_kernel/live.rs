@@ -27,7 +27,7 @@ const SENDING: usize = 0;
 
 /// How frames come to the interface whose receivers are measured.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Way {
+pub(crate) enum Arrival {
     /// Sent at the other end of the veth, and received by its driver.
     Veth,
     /// Given to what is behind the driver, the XDP program or the host, in
@@ -36,11 +36,11 @@ pub(crate) enum Way {
     Arriving,
 }
 
-impl Way {
+impl Arrival {
     pub(crate) const fn text(self) -> &'static str {
         match self {
-            Way::Veth => "over a veth",
-            Way::Arriving => "given to the interface",
+            Arrival::Veth => "over a veth",
+            Arrival::Arriving => "given to the interface",
         }
     }
 }
@@ -78,10 +78,14 @@ impl Bench {
     }
 
     /// Make the receiver first: it is what frames that arrive go to.
-    pub(crate) fn generator(&self, way: Way, template: impl Into<Template>) -> Result<Generator> {
+    pub(crate) fn generator(
+        &self,
+        way: Arrival,
+        template: impl Into<Template>,
+    ) -> Result<Generator> {
         let generator = match way {
-            Way::Veth => Generator::new(&self.from, template)?,
-            Way::Arriving => Generator::arriving(&self.to, template)?,
+            Arrival::Veth => Generator::new(&self.from, template)?,
+            Arrival::Arriving => Generator::arriving(&self.to, template)?,
         };
         let generator = generator.on_cpu(SENDING);
         Ok(if is_realtime() {
@@ -140,7 +144,7 @@ fn trial_frames(frame_bytes: usize, buffer_bytes: u32) -> u64 {
 
 /// The highest rate at which nothing is lost: the sender's most, or one that
 /// is searched for below it.
-fn highest(make: Make, way: Way, frame_bytes: usize, buffer_bytes: u32) -> Result<Found> {
+fn highest(make: Make, way: Arrival, frame_bytes: usize, buffer_bytes: u32) -> Result<Found> {
     let bench = Bench::new()?;
     let receiver = make(&bench.to, buffer_bytes)?;
     let mut generator = bench.generator(way, &bench.frames(frame_bytes))?;
@@ -191,7 +195,7 @@ fn highest(make: Make, way: Way, frame_bytes: usize, buffer_bytes: u32) -> Resul
 /// Nanoseconds for a frame where it is received, as fast as it goes, the
 /// generator included.
 pub(crate) fn flat(bench: &Bench, template: impl Into<Template>, time: Duration) -> Result<f64> {
-    let mut generator = bench.generator(Way::Veth, template)?;
+    let mut generator = bench.generator(Arrival::Veth, template)?;
     let sending = generator.start(u64::MAX, Rate::Flat)?;
     std::thread::sleep(time);
     Ok(of_each(sending.stop()?))
@@ -206,7 +210,7 @@ fn of_each(sent: Sent) -> f64 {
 /// As fast as it goes, whether or not frames are lost: what a frame costs the
 /// CPU that sends and receives it, and the one that reads it. The least of
 /// all rounds.
-pub(crate) fn costs(way: Way, sizes: &[usize], results: &Recorder) -> Result<()> {
+pub(crate) fn costs(way: Arrival, sizes: &[usize], results: &Recorder) -> Result<()> {
     let columns = ["receiver", "bytes", "kernel", "reader", "delivered"];
     let title = format!(
         "As fast as it goes, {}: ns per frame, least of {ROUNDS} rounds; the kernel's without sending",
@@ -279,7 +283,7 @@ impl Default for Cost {
 }
 
 impl Cost {
-    fn round(&mut self, make: Make, way: Way, frame_bytes: usize) -> Result<()> {
+    fn round(&mut self, make: Make, way: Arrival, frame_bytes: usize) -> Result<()> {
         let bench = Bench::new()?;
         let receiver = make(&bench.to, BUFFER)?;
         let mut generator = bench.generator(way, &bench.frames(frame_bytes))?;
@@ -300,7 +304,7 @@ const ROUNDS: usize = 7;
 
 /// The sender's CPU receives, another one reads. Everyone's buffer has what a
 /// port's has by itself, and much more.
-pub(crate) fn rates(way: Way, sizes: &[usize], results: &Recorder) -> Result<()> {
+pub(crate) fn rates(way: Arrival, sizes: &[usize], results: &Recorder) -> Result<()> {
     for &frame_bytes in sizes {
         for buffer_bytes in [1 << 20, BUFFER] {
             let mut alone = Vec::new();
@@ -330,7 +334,7 @@ pub(crate) fn rates(way: Way, sizes: &[usize], results: &Recorder) -> Result<()>
 }
 
 /// Millions a second that the sender gives when nobody receives.
-fn sender(way: Way, frame_bytes: usize) -> Result<f64> {
+fn sender(way: Arrival, frame_bytes: usize) -> Result<f64> {
     let bench = Bench::new()?;
     let sink = Sink::new(&bench.to, Hook::XdpNative)?;
     let mut generator = bench.generator(way, &bench.frames(frame_bytes))?;

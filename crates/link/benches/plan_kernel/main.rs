@@ -22,7 +22,7 @@ mod sockets;
 mod table;
 mod xsk;
 
-use live::Way;
+use live::Arrival;
 use weir_filter::backend::ebpf::{Insn, Reg};
 use weir_lab::results::recorder;
 use weir_link::bpf::{Load, Program, ProgramType};
@@ -75,15 +75,17 @@ fn main() {
     let live: [(&str, Live<'_>); 6] = [
         ("sockets", &|| sockets::sockets(&results)),
         ("evenly", &|| {
-            evenly::evenly(Way::Veth, &results)?;
-            evenly::evenly(Way::Arriving, &results)
+            evenly::evenly(Arrival::Veth, &results)?;
+            evenly::evenly(Arrival::Arriving, &results)
         }),
         ("costs", &|| {
-            live::costs(Way::Veth, &sizes, &results)?;
-            live::costs(Way::Arriving, &sizes, &results)
+            live::costs(Arrival::Veth, &sizes, &results)?;
+            live::costs(Arrival::Arriving, &sizes, &results)
         }),
-        ("lossless", &|| live::rates(Way::Veth, &sizes, &results)),
-        ("arriving", &|| live::rates(Way::Arriving, &sizes, &results)),
+        ("lossless", &|| live::rates(Arrival::Veth, &sizes, &results)),
+        ("arriving", &|| {
+            live::rates(Arrival::Arriving, &sizes, &results)
+        }),
         ("host", &|| host::throughput(&results)),
     ];
     for (name, run) in live.into_iter().filter(|(name, _)| wanted(name)) {

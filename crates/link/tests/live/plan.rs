@@ -22,7 +22,7 @@ use weir_wire::ethernet::Address;
 const PORTS: u32 = 4;
 
 /// Time limit of a step on a busy machine.
-const PATIENCE: Duration = Duration::from_secs(20);
+const WAIT_MAX: Duration = Duration::from_secs(20);
 
 const HOOKS: [Hook; 3] = [Hook::XdpNative, Hook::XdpGeneric, Hook::TcIngress];
 
@@ -112,7 +112,7 @@ fn until<T: PartialEq>(wanted: &T, mut now: impl FnMut() -> T) -> T {
     let start = Instant::now();
     loop {
         let found = now();
-        if found == *wanted || start.elapsed() > PATIENCE {
+        if found == *wanted || start.elapsed() > WAIT_MAX {
             return found;
         }
         std::thread::sleep(Duration::from_millis(5));
@@ -377,7 +377,7 @@ fn churn(live: &mut Live, steady: BindingId, seed: u64) -> usize {
     let mut bound = Vec::new();
     let (mut changes, start) = (0, Instant::now());
     while start.elapsed() < Duration::from_millis(700)
-        || (changes < CHANGES_MIN && start.elapsed() < PATIENCE)
+        || (changes < CHANGES_MIN && start.elapsed() < WAIT_MAX)
     {
         match tape.below(8) {
             0..3 => {

@@ -41,7 +41,7 @@ pub const SAME_START_NS: i64 = 3_000_000_000;
 /// How far Event-Timestamp may be from when the request was sent by this machine's clock: an hour.
 pub const TIMESTAMP_TRUSTED_NS: i64 = 3_600_000_000_000;
 /// How long the end of a session is remembered against what arrives late.
-pub const ENDED_KEPT: Duration = Duration::from_mins(10);
+pub const ENDED_SESSION_TTL: Duration = Duration::from_mins(10);
 /// Sessions that run, and ends that are remembered, at most, each.
 pub const SESSIONS_MAX: usize = 2_000_000;
 
@@ -367,7 +367,7 @@ struct Running {
     info: SessionInfo,
     started_ns: i64,
     /// On the caller's monotonic clock.
-    heard: Duration,
+    received_at: Duration,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -544,7 +544,7 @@ impl Accounting {
             let later = started_ns.saturating_sub(running.started_ns) > SAME_START_NS;
             let other = running.info.subscriber != request.user;
             if !(is_start && (later || other)) {
-                running.heard = now;
+                running.received_at = now;
                 let mut info = request.info(running.started_ns);
                 keep(&mut info, &running.info);
                 if named.is_some() && named != info.policy_accounted {
@@ -571,7 +571,7 @@ impl Accounting {
         let running = Running {
             info: info.clone(),
             started_ns,
-            heard: now,
+            received_at: now,
         };
         self.begin(identity, running);
         events.push(SessionEventKind::Up(info));
@@ -648,7 +648,7 @@ impl Accounting {
                 let running = Running {
                     info: info.clone(),
                     started_ns,
-                    heard: now,
+                    received_at: now,
                 };
                 self.begin(identity, running);
             }
@@ -671,7 +671,7 @@ impl Accounting {
 
     /// Ends the sessions of which nothing has been heard for this time.
     pub fn silent(&mut self, now: Duration, limit: Duration) -> Vec<SessionEventKind> {
-        let silent = |running: &Running| now.saturating_sub(running.heard) > limit;
+        let silent = |running: &Running| now.saturating_sub(running.received_at) > limit;
         let mut ended: Vec<_> = self.running.extract_if(|_, it| silent(it)).collect();
         ended.sort_by(|(a, _), (b, _)| a.cmp(b));
         let infos = ended.into_iter().map(|(_, running)| running.info);
@@ -681,7 +681,7 @@ impl Accounting {
     /// Forgets the ends that are long past.
     fn forget(&mut self, now: Duration) {
         while let Some(oldest) = self.ended_by_time.first_entry()
-            && now.saturating_sub(*oldest.key()) > ENDED_KEPT
+            && now.saturating_sub(*oldest.key()) > ENDED_SESSION_TTL
         {
             let noted = *oldest.key();
             for identity in oldest.remove() {

@@ -6,7 +6,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::time::{Duration, Instant};
 use weir_pup::Host;
 use weir_pup::datagram::{Port, Pup, kind, socket};
-use weir_pup::gateway::{Forward, Gateway, Route, TELL_INTERVAL};
+use weir_pup::gateway::{ANNOUNCE_INTERVAL, Forward, Gateway, Route};
 
 /// How often a gateway checks its links, the time of day, and its routes.
 const POLL_INTERVAL: Duration = Duration::from_millis(100);
@@ -112,7 +112,7 @@ impl GatewayNode {
             }
         }
         if now >= self.next_advertisement {
-            self.next_advertisement = now + TELL_INTERVAL;
+            self.next_advertisement = now + ANNOUNCE_INTERVAL;
             for host in &mut self.hosts {
                 host.advertise_routes();
             }

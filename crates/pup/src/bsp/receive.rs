@@ -8,7 +8,7 @@ const WINDOW_LEN: usize = 60_000;
 /// Pups granted to the peer at most.
 const WINDOW_PUPS: usize = 112;
 /// Pups that are kept before a gap.
-const KEPT_MAX: usize = 2 * WINDOW_PUPS;
+const EARLY_PUPS_MAX: usize = 2 * WINDOW_PUPS;
 
 /// What a read gives.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -35,10 +35,10 @@ pub(super) struct Receiver {
     /// The first position.
     id: u32,
     /// Pups behind a gap, by their number of bytes before.
-    kept: BTreeMap<u64, (Vec<u8>, bool)>,
-    kept_len: usize,
+    early: BTreeMap<u64, (Vec<u8>, bool)>,
+    early_len: usize,
     /// The grant that was last told: the byte up to which the peer may send.
-    told: u64,
+    granted_until: u64,
     /// Whether the peer had no more room for a whole Pup when it was last told.
     was_shut: bool,
 }
@@ -51,9 +51,9 @@ impl Receiver {
             read: 0,
             arrived: 0,
             id,
-            kept: BTreeMap::new(),
-            kept_len: 0,
-            told: 0,
+            early: BTreeMap::new(),
+            early_len: 0,
+            granted_until: 0,
             was_shut: false,
         }
     }
@@ -84,11 +84,11 @@ impl Receiver {
         if ahead == 0 {
             self.append(bytes, is_mark);
             self.join();
-        } else if self.kept.len() < KEPT_MAX && self.kept_len + bytes.len() <= WINDOW_LEN {
+        } else if self.early.len() < EARLY_PUPS_MAX && self.early_len + bytes.len() <= WINDOW_LEN {
             let at = self.arrived + ahead as u64;
-            if !self.kept.contains_key(&at) {
-                self.kept_len += bytes.len();
-                self.kept.insert(at, (bytes.to_vec(), is_mark));
+            if !self.early.contains_key(&at) {
+                self.early_len += bytes.len();
+                self.early.insert(at, (bytes.to_vec(), is_mark));
             }
         }
     }
@@ -104,12 +104,12 @@ impl Receiver {
 
     /// Appends kept Pups that a gap no longer precedes.
     fn join(&mut self) {
-        while let Some(entry) = self.kept.first_entry() {
+        while let Some(entry) = self.early.first_entry() {
             if *entry.key() > self.arrived {
                 return;
             }
             let (at, (bytes, is_mark)) = entry.remove_entry();
-            self.kept_len -= bytes.len();
+            self.early_len -= bytes.len();
             let known = (self.arrived - at) as usize;
             if known < bytes.len() {
                 self.append(&bytes[known..], is_mark);
@@ -141,7 +141,7 @@ impl Receiver {
     pub(super) fn acknowledgment(&mut self) -> (u32, [u8; 6]) {
         let room = self.room();
         let pups = (room / PAYLOAD_LEN_MAX).min(WINDOW_PUPS);
-        self.told = self.arrived + room as u64;
+        self.granted_until = self.arrived + room as u64;
         self.was_shut = pups == 0;
         let [a, b] = (PAYLOAD_LEN_MAX as u16).to_be_bytes();
         let [c, d] = (pups as u16).to_be_bytes();

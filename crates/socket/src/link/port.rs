@@ -33,9 +33,9 @@ const QUEUE: Bytes = Bytes(4 << 20);
 /// Number of frames sent in one call.
 const SENT_MAX: usize = 64;
 /// Interval of the checks whether the interface still exists.
-const LOOK_EACH: Duration = Duration::from_millis(500);
+const LINK_CHECK_INTERVAL: Duration = Duration::from_millis(500);
 /// Longest frame buffer, in bytes, that is reused for the next batch.
-const KEPT_LEN_MAX: usize = 2048;
+const REUSED_LEN_MAX: usize = 2048;
 
 /// The packet-filter ports of one host on an interface.
 pub struct Port {
@@ -47,13 +47,13 @@ pub struct Port {
     count: usize,
     hardware: Address,
     /// When the interface was last checked.
-    looked: Instant,
+    checked: Instant,
     refusals: Option<Refusals>,
 }
 
 /// The callback for frames that the policy has refused.
 struct Refusals {
-    tell: Box<dyn FnOnce(u64) + Send>,
+    report: Box<dyn FnOnce(u64) + Send>,
     /// Whether frames were sent since the broker was last asked.
     has_sent: bool,
     /// When the broker is asked next, and the interval after that.
@@ -63,8 +63,8 @@ struct Refusals {
 
 /// First and longest interval at which the broker is asked for refusals after a frame was sent;
 /// the interval doubles each time.
-const ASK_AFTER: Duration = Duration::from_millis(500);
-const ASK_AFTER_MAX: Duration = Duration::from_secs(60);
+const REFUSALS_QUERY_INTERVAL: Duration = Duration::from_millis(500);
+const REFUSALS_QUERY_INTERVAL_MAX: Duration = Duration::from_secs(60);
 
 impl Port {
     /// Opens the ports for frames to these addresses at this hardware address, which may be the
@@ -124,19 +124,19 @@ impl Port {
             sent: Vec::new(),
             count: 0,
             hardware,
-            looked: Instant::now(),
+            checked: Instant::now(),
             refusals: None,
         })
     }
 
-    /// Calls `tell` once, with their number, when the broker has refused sent frames, such as
+    /// Calls `report` once, with their number, when the broker has refused sent frames, such as
     /// frames from an address that the policy does not grant.
-    pub fn on_refusal(&mut self, tell: impl FnOnce(u64) + Send + 'static) {
+    pub fn on_refusal(&mut self, report: impl FnOnce(u64) + Send + 'static) {
         self.refusals = Some(Refusals {
-            tell: Box::new(tell),
+            report: Box::new(report),
             has_sent: false,
             next: Instant::now(),
-            pause: ASK_AFTER,
+            pause: REFUSALS_QUERY_INTERVAL,
         });
     }
 
@@ -149,20 +149,20 @@ impl Port {
         };
         let counters = self.own.counters().unwrap_or_default();
         if counters.refused > 0 {
-            return (refusals.tell)(counters.refused);
+            return (refusals.report)(counters.refused);
         }
         refusals.has_sent = false;
         refusals.next = now + refusals.pause;
-        refusals.pause = ASK_AFTER_MAX.min(refusals.pause * 2);
+        refusals.pause = REFUSALS_QUERY_INTERVAL_MAX.min(refusals.pause * 2);
         self.refusals = Some(refusals);
     }
 
     /// Fails if the port has ended, which received frames cannot tell.
     fn look(&mut self) -> io::Result<()> {
-        if self.looked.elapsed() < LOOK_EACH {
+        if self.checked.elapsed() < LINK_CHECK_INTERVAL {
             return Ok(());
         }
-        self.looked = Instant::now();
+        self.checked = Instant::now();
         self.look_for_refusals();
         // The ports of a broker that has ended continue to work.
         let events = self.own.events().unwrap_or_default();
@@ -264,7 +264,7 @@ impl Link for Port {
         }
         self.count = 0;
         for frame in &mut self.sent {
-            if frame.capacity() > KEPT_LEN_MAX {
+            if frame.capacity() > REUSED_LEN_MAX {
                 *frame = Vec::new();
             }
         }
@@ -277,7 +277,7 @@ impl Link for Port {
     }
 
     fn next_arrival(&self) -> Option<Duration> {
-        Some(LOOK_EACH.saturating_sub(self.looked.elapsed()))
+        Some(LINK_CHECK_INTERVAL.saturating_sub(self.checked.elapsed()))
     }
 }
 

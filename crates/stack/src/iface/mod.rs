@@ -109,7 +109,7 @@ pub(crate) struct Interface {
     reassembly: Reassembly,
     paths: PmtuCache,
     /// The headers that were resolved last, for packets with the same IP header.
-    latest_way: Option<(Header, HeaderCache)>,
+    latest_header_cache: Option<(Header, HeaderCache)>,
     limit: RateLimit,
     /// Frames to be sent.
     queue: VecDeque<Vec<u8>>,
@@ -152,7 +152,7 @@ impl Interface {
             slow_ns: 0,
             reassembly: Reassembly::default(),
             paths: PmtuCache::default(),
-            latest_way: None,
+            latest_header_cache: None,
             limit: RateLimit::new(rng.bits()),
             queue: VecDeque::new(),
             rng,

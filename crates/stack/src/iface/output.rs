@@ -153,14 +153,14 @@ impl Interface {
     /// that was lost. The last result is kept, since a peer often opens several connections in
     /// succession.
     pub(crate) fn header_cache(&mut self, now_ns: u64, header: &Header) -> Option<HeaderCache> {
-        if let Some((before, way)) = &self.latest_way
+        if let Some((before, way)) = &self.latest_header_cache
             && before == header
             && self.header_cache_is_valid(now_ns, way)
         {
             return Some(way.clone());
         }
         let way = self.find_header_cache(now_ns, header)?;
-        self.latest_way = Some((*header, way.clone()));
+        self.latest_header_cache = Some((*header, way.clone()));
         Some(way)
     }
 

@@ -236,11 +236,11 @@ impl Tap {
     /// The reason why they are not.
     pub fn link_tx_burst(&self, link: LinkId) -> Result<(), NoBurst> {
         match (&self.burst, self.links.get(link.0)) {
-            _ if !self.config.tx_burst => Err(NoBurst::NotAsked),
+            _ if !self.config.tx_burst => Err(NoBurst::NotRequested),
             _ if self.is_shared() => Err(NoBurst::Shared),
             (Err(why), _) => Err(why.clone()),
             (Ok(_), Some(Some(link))) => link.burst.clone(),
-            (Ok(_), _) => Err(NoBurst::NotAsked),
+            (Ok(_), _) => Err(NoBurst::NotRequested),
         }
     }
 

@@ -124,7 +124,7 @@ impl TapLink {
             room: room as usize,
             is_changed: false,
             completes,
-            burst: Err(NoBurst::NotAsked),
+            burst: Err(NoBurst::NotRequested),
         };
         link.measure();
         link

@@ -17,7 +17,7 @@ use weir_link::xdp::{
 pub enum NoBurst {
     /// The [configuration](crate::Config::tx_burst) does not request it.
     #[error("it is not requested")]
-    NotAsked,
+    NotRequested,
     /// Several processes share the tap.
     #[error("the tap is shared by processes")]
     Shared,

@@ -4,13 +4,12 @@ use crate::net::Net;
 use std::time::{Duration, Instant};
 use weir_lab::load::Sink;
 use weir_lab::testenv;
+use weir_lab::wait::WAIT_MAX;
 use weir_link::bpf::Hook;
 use weir_link::live::Sender;
 use weir_tap::{Config, Pull, Tap, TapError};
 
 const SOON: Duration = Duration::from_secs(5);
-/// On a machine that is busy.
-const PATIENCE: Duration = Duration::from_secs(60);
 
 #[test]
 fn map_tap_pull_push_untap_unmap() {
@@ -90,7 +89,7 @@ fn links_that_come_and_go_are_watched() {
         let right = tap.tap("right").unwrap();
         tap.watch_links().unwrap();
         net.eth_b.clone().delete().unwrap();
-        let until = Instant::now() + PATIENCE;
+        let until = Instant::now() + WAIT_MAX;
         let gone = loop {
             match tap.watch_links() {
                 Ok(()) => assert!(Instant::now() < until, "nobody notices"),

@@ -8,7 +8,7 @@ use weir_link::live::Sender;
 use weir_tap::{Config, FlowAction, FlowCacheConfig, FlowKey, FlowKind, Pull, Tap};
 
 /// Long enough for anything that ought to happen.
-const PATIENCE: Duration = Duration::from_secs(30);
+const WAIT_MAX: Duration = Duration::from_secs(30);
 
 /// How many frames each of two queues has given to a program at XDP.
 fn by_queue(host: &Host) -> [u64; 2] {
@@ -47,7 +47,7 @@ fn one_for_each(sender: &Sender, from: &Device, to: &Device) -> [Vec<u8>; 2] {
             if let Some(queue) = (0..2).find(|at| now[*at] > before[*at]) {
                 break queue;
             }
-            assert!(began.elapsed() < PATIENCE, "{now:?}");
+            assert!(began.elapsed() < WAIT_MAX, "{now:?}");
         };
         found[queue].get_or_insert(frame);
         if let [Some(first), Some(second)] = &found {
@@ -99,7 +99,7 @@ fn the_last_of_many_queues_has_chunks_too() {
         }
         let (mut came, began) = (0, Instant::now());
         while came < FLOWS {
-            assert!(began.elapsed() < PATIENCE, "{came} of {FLOWS}");
+            assert!(began.elapsed() < WAIT_MAX, "{came} of {FLOWS}");
             tap.pull(Pull::Frame(Duration::from_millis(20))).unwrap();
             while let Some(frame) = tap.take(from_b).unwrap() {
                 came += u16::from(frame.bytes()[12..14] == [8, 0]);
@@ -142,7 +142,7 @@ fn a_key_of_two_queues_begins_though_the_program_is_never_idle() {
             dst: left.mac(),
         };
         let fast = tap.flow_cache().unwrap();
-        fast.insert(key, FlowAction::Drop, PATIENCE * 2);
+        fast.insert(key, FlowAction::Drop, WAIT_MAX * 2);
         let began = Instant::now();
         let went_by = |tap: &mut Tap| {
             tap.flow_cache()
@@ -156,7 +156,7 @@ fn a_key_of_two_queues_begins_though_the_program_is_never_idle() {
         let mut before = 0;
         while went_by(&mut tap) < before + 2 {
             let counts = tap.flow_cache().unwrap().counts();
-            assert!(began.elapsed() < PATIENCE, "{counts:?}");
+            assert!(began.elapsed() < WAIT_MAX, "{counts:?}");
             before = went_by(&mut tap);
             // Says that what was taken in the turn before is settled.
             tap.pull(Pull::Frame(Duration::ZERO)).unwrap();

@@ -309,7 +309,7 @@ fn says_why_not() {
         };
         let mut tap = Tap::map(quiet).unwrap();
         let link = tap.tap("left").unwrap();
-        assert_eq!(tap.link_tx_burst(link), Err(NoBurst::NotAsked));
+        assert_eq!(tap.link_tx_burst(link), Err(NoBurst::NotRequested));
         drop(tap);
         let path = format!("weir-bulk-{}", std::process::id());
         let path = std::env::temp_dir().join(path);

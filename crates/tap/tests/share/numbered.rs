@@ -10,6 +10,7 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use weir_lab::net::Device;
+use weir_lab::wait::WAIT_MAX;
 use weir_link::live::Sender;
 
 /// Ours: an EtherType for experiments (IEEE 802), and what tells them from others.
@@ -34,9 +35,6 @@ pub(crate) struct Report {
 /// Sent without a pause, where the sender is behind: few enough for a veth. What
 /// it is behind by more, as on a machine that has paused, it does not make up for.
 const BURST_MAX: f64 = 8.0;
-
-/// Long enough for anything that ought to happen, on any machine.
-const PATIENCE: Duration = Duration::from_secs(60);
 
 pub(crate) struct Numbered {
     devices: [Device; 2],
@@ -148,7 +146,7 @@ impl Numbered {
 fn wait(what: &str, is_so: impl Fn() -> bool) {
     let began = Instant::now();
     while !is_so() {
-        assert!(began.elapsed() < PATIENCE, "{what}");
+        assert!(began.elapsed() < WAIT_MAX, "{what}");
         std::thread::sleep(Duration::from_millis(1));
     }
 }

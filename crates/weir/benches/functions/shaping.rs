@@ -106,7 +106,7 @@ const LOAD_TIME: Duration = Duration::from_secs(20);
 const FILLING: Duration = Duration::from_secs(1);
 const REQUESTS: u32 = 100;
 /// Beyond what a queue of 1,000 frames takes: 115 ms.
-const PATIENCE: Duration = Duration::from_millis(300);
+const WAIT_MAX: Duration = Duration::from_millis(300);
 
 /// What keeps a link at 100 Mb/s.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -170,7 +170,7 @@ impl Scheduler {
             });
             std::thread::sleep(FILLING);
             let to = [10, 9, 0, 2].into();
-            let pings = ping(&net.a, to, REQUESTS, PATIENCE).expect("a route");
+            let pings = ping(&net.a, to, REQUESTS, WAIT_MAX).expect("a route");
             load.join().expect("no panic").expect("a load");
             pings.round_trips
         });

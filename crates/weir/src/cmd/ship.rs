@@ -46,7 +46,7 @@ const LISTEN: Duration = Duration::from_millis(200);
 /// Between two attempts to reach the server.
 const RETRY: Duration = Duration::from_secs(1);
 /// Looks without an acknowledgment after which `--once` ends.
-const LOOKS_MAX: u32 = 50;
+const POLLS_MAX: u32 = 50;
 
 /// Runs the command.
 pub(crate) fn run(args: &Args) -> Result<(), CliError> {
@@ -90,13 +90,13 @@ pub(crate) fn run(args: &Args) -> Result<(), CliError> {
                     say(&harmless(&format!("weir: {why}")));
                     alarm = Some(why);
                 }
-                if !args.once || idle < LOOKS_MAX {
+                if !args.once || idle < POLLS_MAX {
                     stop.wait(RETRY);
                 }
             }
         }
         let left = spool.waiting().map_err(CliError::run)?;
-        if stop.is_requested() || args.once && (left == 0 || idle >= LOOKS_MAX) {
+        if stop.is_requested() || args.once && (left == 0 || idle >= POLLS_MAX) {
             break left;
         }
         watchdog.beat();

@@ -66,7 +66,7 @@ fn query_resolver(
     stop: &ShutdownSignal,
 ) -> Result<Vec<SocketAddr>, CliError> {
     /// How often the wait checks for a signal.
-    const LOOK_EACH: Duration = Duration::from_millis(50);
+    const STOP_POLL_INTERVAL: Duration = Duration::from_millis(50);
     let (sender, receiver) = mpsc::channel();
     let asked = (name.to_owned(), port);
     let look_up = move || {
@@ -77,7 +77,7 @@ fn query_resolver(
     let thread = thread::Builder::new().spawn(look_up);
     thread.map_err(|error| CliError::run(format!("cannot start a thread: {error}")))?;
     loop {
-        match receiver.recv_timeout(LOOK_EACH) {
+        match receiver.recv_timeout(STOP_POLL_INTERVAL) {
             Ok(Ok(found)) => return Ok(found),
             Ok(Err(error)) => {
                 return Err(CliError::run(format!(
@@ -129,7 +129,7 @@ pub(crate) fn connect(
     stop: &ShutdownSignal,
 ) -> io::Result<TcpStream> {
     /// How often the wait checks for a signal.
-    const LOOK_EACH: Duration = Duration::from_millis(50);
+    const STOP_POLL_INTERVAL: Duration = Duration::from_millis(50);
     let stream = TcpSocket::new(net).start(to)?;
     let waker = Arc::new(Unpark(thread::current())).into();
     let mut context = Context::from_waker(&waker);
@@ -142,7 +142,7 @@ pub(crate) fn connect(
         } else if Instant::now() >= until {
             return Err(io::ErrorKind::TimedOut.into());
         }
-        thread::park_timeout(LOOK_EACH);
+        thread::park_timeout(STOP_POLL_INTERVAL);
     }
 }
 

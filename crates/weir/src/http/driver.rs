@@ -233,7 +233,7 @@ pub(crate) struct Driver<'a> {
     block: Vec<u8>,
     /// Connections that are to be reset if they have not ended by then.
     ends_at: Option<Instant>,
-    looked_at: Instant,
+    checked_at: Instant,
     /// When [`Driver::free_slot`] may look at all connections again.
     scans_at: Instant,
     #[cfg(test)]
@@ -282,7 +282,7 @@ impl<'a> Driver<'a> {
             ready,
             block: vec![0; BLOCK_LEN],
             ends_at: None,
-            looked_at: Instant::now(),
+            checked_at: Instant::now(),
             scans_at: Instant::now(),
             #[cfg(test)]
             scans: 0,
@@ -332,8 +332,8 @@ impl<'a> Driver<'a> {
                 None => self.step(number, now),
             }
         }
-        if now.saturating_duration_since(self.looked_at) >= DEADLINE_POLL_INTERVAL {
-            self.looked_at = now;
+        if now.saturating_duration_since(self.checked_at) >= DEADLINE_POLL_INTERVAL {
+            self.checked_at = now;
             self.close_expired(now);
             if (self.memory)() > self.limits.memory {
                 self.close_slow(now);

@@ -9,7 +9,7 @@ use std::hash::{BuildHasher, RandomState};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use weir_link::pcap::Interface;
-use weir_monitor::{Counts, Flow, Kept, Limits, Meta, Model, Seen, Store};
+use weir_monitor::{Counts, Flow, Limits, Meta, Model, Seen, Store, StoredFrame};
 use weir_wire::LinkType;
 
 /// The monitor's state apart from how it is shown.
@@ -138,7 +138,7 @@ impl Session {
         &self,
         path: &Path,
         stop: &ShutdownSignal,
-        mut accepts: impl FnMut(&Kept<'_>) -> bool,
+        mut accepts: impl FnMut(&StoredFrame<'_>) -> bool,
     ) -> Result<u64, CliError> {
         let mut file = Recorder::create(path, self.tls_keys.as_deref(), stop)?;
         file.rest()?;

@@ -19,7 +19,7 @@ const INK: &str = "#d8dbe0";
 
 /// How neighbouring cells look that are drawn as one.
 #[derive(PartialEq, Eq, Clone, Copy)]
-struct Look {
+struct Style {
     ink: &'static str,
     paper: &'static str,
     is_bold: bool,
@@ -63,18 +63,18 @@ pub(crate) fn of_text(text: &str) -> Buffer {
 fn line(out: &mut String, row: u32, cells: &[Cell]) {
     let mut at = 0;
     while at < cells.len() {
-        let look = look(&cells[at]);
+        let style = style(&cells[at]);
         let len = cells[at..]
             .iter()
-            .take_while(|cell| self::look(cell) == look);
+            .take_while(|cell| self::style(cell) == style);
         let len = len.count();
-        run(out, (at as u32, row), &cells[at..at + len], look);
+        run(out, (at as u32, row), &cells[at..at + len], style);
         at += len;
     }
 }
 
 /// Cells that look alike.
-fn run(out: &mut String, (mut column, row): (u32, u32), cells: &[Cell], look: Look) {
+fn run(out: &mut String, (mut column, row): (u32, u32), cells: &[Cell], style: Style) {
     let (x, y) = (MARGIN + column * CELL.0, MARGIN + row * CELL.1);
     let width = cells.len() as u32 * CELL.0;
     let mut rect = |y, height, fill| {
@@ -84,22 +84,22 @@ fn run(out: &mut String, (mut column, row): (u32, u32), cells: &[Cell], look: Lo
         )
         .expect("a String takes all");
     };
-    if look.paper != PAPER {
-        rect(y, CELL.1, look.paper);
+    if style.paper != PAPER {
+        rect(y, CELL.1, style.paper);
     }
-    if look.filled > 0 {
-        let height = CELL.1 * look.filled / 8;
-        rect(y + CELL.1 - height, height, look.ink);
+    if style.filled > 0 {
+        let height = CELL.1 * style.filled / 8;
+        rect(y + CELL.1 - height, height, style.ink);
         return;
     }
     for cells in cells.chunk_by(|a, b| a.symbol() != " " || b.symbol() != " ") {
-        text(out, (column, row), cells, look);
+        text(out, (column, row), cells, style);
         column += cells.len() as u32;
     }
 }
 
 /// Letters in a row; a space in them stays as wide as it is.
-fn text(out: &mut String, (column, row): (u32, u32), cells: &[Cell], look: Look) {
+fn text(out: &mut String, (column, row): (u32, u32), cells: &[Cell], style: Style) {
     let spaces = cells.iter().take_while(|cell| cell.symbol() == " ").count();
     let cells = &cells[spaces..];
     // A cell behind a wide character has no symbol of its own.
@@ -117,7 +117,7 @@ fn text(out: &mut String, (column, row): (u32, u32), cells: &[Cell], look: Look)
     if text.is_empty() {
         return;
     }
-    let weight = if look.is_bold {
+    let weight = if style.is_bold {
         " font-weight=\"bold\""
     } else {
         ""
@@ -128,18 +128,18 @@ fn text(out: &mut String, (column, row): (u32, u32), cells: &[Cell], look: Look)
         MARGIN + (column + spaces as u32) * CELL.0,
         MARGIN + row * CELL.1 + BASELINE,
         text.width() as u32 * CELL.0,
-        look.ink,
+        style.ink,
         escaped(text)
     )
     .expect("a String takes all");
 }
 
-fn look(cell: &Cell) -> Look {
+fn style(cell: &Cell) -> Style {
     let (mut ink, mut paper) = (colour(cell.fg, INK), colour(cell.bg, PAPER));
     if cell.modifier.contains(Modifier::REVERSED) {
         (ink, paper) = (paper, ink);
     }
-    Look {
+    Style {
         ink,
         paper,
         is_bold: cell.modifier.contains(Modifier::BOLD),

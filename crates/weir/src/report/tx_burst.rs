@@ -37,7 +37,7 @@ pub(crate) struct TxBurstReport {
 impl TxBurstReport {
     pub(crate) fn of(tap: &Tap, link: LinkId, bulk: TxBurstMode) -> TxBurstReport {
         let why_not = match tap.link_tx_burst(link) {
-            Ok(()) | Err(NoBurst::NotAsked) => None,
+            Ok(()) | Err(NoBurst::NotRequested) => None,
             Err(why) => Some(why.to_string()),
         };
         TxBurstReport {

@@ -12,13 +12,11 @@ use std::time::{Duration, Instant};
 use weir_lab::command::Command;
 use weir_lab::net::{Host, Pair, Process, Signal, traffic, unprivileged};
 use weir_lab::testenv;
+pub(crate) use weir_lab::wait::WAIT_MAX;
 use weir_lab::wait::{self, Limited};
 
 /// Two hosts and a link, with a device `eth0` each.
 pub(crate) struct Net(Pair);
-
-/// Time limit of waits.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
 /// `None` without root.
 pub(crate) fn net() -> Option<Net> {
@@ -166,7 +164,7 @@ impl Running {
         let stdout = self.process.child_mut().stdout.as_ref().unwrap();
         let began = Instant::now();
         while rustix::io::ioctl_fionread(stdout).unwrap() < 32_768 {
-            assert!(began.elapsed() < PATIENCE, "it writes too little");
+            assert!(began.elapsed() < WAIT_MAX, "it writes too little");
             std::thread::sleep(Duration::from_millis(1));
         }
         self
@@ -197,7 +195,7 @@ impl Running {
 
     /// Waits for its end.
     pub(crate) fn end(mut self) -> Ended {
-        let ended = self.process.wait(PATIENCE).unwrap();
+        let ended = self.process.wait(WAIT_MAX).unwrap();
         let status = ended.unwrap_or_else(|| panic!("it does not end: {}", self.said));
         let mut stdout = String::new();
         if let Some(out) = self.process.child_mut().stdout.take() {

@@ -1,7 +1,7 @@
 //! A host's kernel with a TAP interface created for user nobody.
 #![allow(dead_code, reason = "each test file uses a part of it")]
 
-use crate::live::{PATIENCE, Running};
+use crate::live::{Running, WAIT_MAX};
 use std::net::TcpStream;
 use std::process::Output;
 use std::thread;
@@ -105,7 +105,7 @@ impl Kernel {
                 .is_ok()
         };
         while !answers() {
-            assert!(began.elapsed() < PATIENCE, "`{line}` does not answer");
+            assert!(began.elapsed() < WAIT_MAX, "`{line}` does not answer");
             thread::sleep(Duration::from_millis(20));
         }
         running

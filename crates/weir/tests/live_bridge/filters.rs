@@ -2,7 +2,7 @@
 //! frames to reserved bridge addresses.
 
 use crate::common::{Folder, weir};
-use crate::live::{PATIENCE, Running};
+use crate::live::{Running, WAIT_MAX};
 use crate::{Net, net};
 use rustix::net::{RecvFlags, recv};
 use serde_json::Value;
@@ -40,7 +40,7 @@ fn reached(from: &Device, to: &Device, frames: &[Vec<u8>]) -> Vec<u8> {
     let (mut came, mut bytes) = (Vec::new(), [0; 2048]);
     let began = Instant::now();
     while came.last() != Some(&LAST) {
-        assert!(began.elapsed() < PATIENCE, "the last never came: {came:?}");
+        assert!(began.elapsed() < WAIT_MAX, "the last never came: {came:?}");
         match recv(&socket, &mut bytes, RecvFlags::empty()) {
             Ok((len, _)) if len >= 60 => {
                 let at = [12, 16].into_iter().find(|at| bytes[*at..][..6] == KIND);

@@ -9,7 +9,7 @@ mod live;
 mod storms;
 
 use common::{Folder, weir};
-use live::{Ended, PATIENCE, Running};
+use live::{Ended, Running, WAIT_MAX};
 use rustix::process::{Pid, kill_process};
 use serde_json::Value;
 use std::net::UdpSocket;
@@ -173,7 +173,7 @@ fn tools_of_users_go_through_it() {
             break;
         }
         // The server may not have started yet.
-        assert!(began.elapsed() < PATIENCE, "{said}");
+        assert!(began.elapsed() < WAIT_MAX, "{said}");
         std::thread::sleep(Duration::from_millis(50));
     }
 }
@@ -283,7 +283,7 @@ fn killed_nothing_it_had_remembered_is_served() {
     // On a busy machine the first of them may take long.
     let began = Instant::now();
     while went_by() < Some(400) {
-        assert!(began.elapsed() < PATIENCE, "{:?}", read());
+        assert!(began.elapsed() < WAIT_MAX, "{:?}", read());
         net.generator()
             .unwrap()
             .send(500, Rate::PerSecond(2_000.0))
@@ -314,7 +314,7 @@ fn killed_nothing_it_had_remembered_is_served() {
     };
     let began = Instant::now();
     while read().is_none_or(|stats| seen(&stats) < 500) {
-        assert!(began.elapsed() < PATIENCE, "{:?}", read());
+        assert!(began.elapsed() < WAIT_MAX, "{:?}", read());
         std::thread::sleep(Duration::from_millis(20));
     }
     bridge.signal(Signal::TERM);
@@ -391,7 +391,7 @@ fn kill_at(net: &Net, options: &[&str], rate: f64) -> Killed {
     assert_eq!(bridge.end().code, None);
     let arrived = || sink.counted().unwrap().frames + sent.dropped + dropped() - before;
     let began = Instant::now();
-    while arrived() + at_death - came < sent.frames && began.elapsed() < PATIENCE {
+    while arrived() + at_death - came < sent.frames && began.elapsed() < WAIT_MAX {
         std::thread::sleep(Duration::from_millis(1));
     }
     // The last frames may still be in flight, in one batch.

@@ -3,7 +3,7 @@
 
 use crate::Net;
 use crate::common::Folder;
-use crate::live::{PATIENCE, Running};
+use crate::live::{Running, WAIT_MAX};
 use rustix::net::{RecvFlags, recv};
 use serde_json::Value;
 use std::cmp::Ordering;
@@ -124,7 +124,7 @@ impl Storm {
         let began = Instant::now();
         while self.came[side].of(kind) < count {
             let so_far = self.came[side].of(kind);
-            assert!(began.elapsed() < PATIENCE, "{so_far} of {count}: {kind}");
+            assert!(began.elapsed() < WAIT_MAX, "{so_far} of {count}: {kind}");
             std::thread::sleep(Duration::from_micros(200));
             self.look();
         }
@@ -175,7 +175,7 @@ impl Storm {
             match sent.cmp(&(came as u64 + lost)) {
                 Ordering::Equal => return,
                 // The last frames are in flight.
-                Ordering::Greater if began.elapsed() < PATIENCE => {}
+                Ordering::Greater if began.elapsed() < WAIT_MAX => {}
                 _ => panic!("{sent} sent, {came} came, {lost} lost: {stats}"),
             }
             std::thread::sleep(Duration::from_millis(1));
@@ -236,7 +236,7 @@ fn a_station_at_both_sides(fast: &str) {
     let went_by = |storm: &Storm| storm.stats()?["fast"]["frames"].as_u64();
     let began = Instant::now();
     while fast == "on" && went_by(&storm) < Some(400) {
-        assert!(began.elapsed() < PATIENCE, "{:?}", storm.stats());
+        assert!(began.elapsed() < WAIT_MAX, "{:?}", storm.stats());
         storm.send(&mut first, 500);
     }
     // At full rate.
@@ -263,7 +263,7 @@ fn a_station_at_both_sides(fast: &str) {
         storm.send(&mut near, 20);
         let began = Instant::now();
         while storm.came[here].of(kind + 1) == 0 {
-            assert!(began.elapsed() < PATIENCE, "none came to side {side}");
+            assert!(began.elapsed() < WAIT_MAX, "none came to side {side}");
             storm.send(&mut far, 20);
         }
         storm.send(tell, 1);
@@ -320,7 +320,7 @@ fn more_stations_than_there_is_room_for(fast: &str) {
     let evicted = |storm: &Storm| storm.stats()?["links"][0]["stations_evicted"].as_u64();
     let began = Instant::now();
     while evicted(&storm) < Some(1_000) {
-        assert!(began.elapsed() < PATIENCE, "{:?}", storm.stats());
+        assert!(began.elapsed() < WAIT_MAX, "{:?}", storm.stats());
         storm.send(&mut asks, 5_000);
     }
     assert!(storm.net.pings(), "the others are heard");

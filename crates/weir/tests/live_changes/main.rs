@@ -18,7 +18,7 @@ mod stops;
 mod units;
 
 use common::Folder;
-use live::{PATIENCE, Running};
+use live::{Running, WAIT_MAX};
 use std::io::Write;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::process::Stdio;
@@ -157,7 +157,7 @@ impl Drop for Ip {
     /// Ends it after all lines were run.
     fn drop(&mut self) {
         self.0.child_mut().stdin = None;
-        let _ = self.0.wait(PATIENCE);
+        let _ = self.0.wait(WAIT_MAX);
     }
 }
 

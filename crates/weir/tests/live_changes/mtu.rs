@@ -2,7 +2,7 @@
 
 use super::{HEARS, Net, comes};
 use crate::common::weir;
-use crate::live::{PATIENCE, Running};
+use crate::live::{Running, WAIT_MAX};
 use serde_json::Value;
 use std::net::UdpSocket;
 use std::time::Instant;
@@ -20,7 +20,7 @@ pub(crate) fn never_fragments(socket: &UdpSocket) {
 fn gets_through(probe: &UdpSocket, hears: &UdpSocket, len: usize) -> bool {
     let bytes = vec![len as u8; len];
     let began = Instant::now();
-    while began.elapsed() < PATIENCE {
+    while began.elapsed() < WAIT_MAX {
         let _ = probe.send(&bytes);
         if comes(hears, &bytes) {
             return true;

@@ -2,7 +2,7 @@
 
 use super::{Background, LOADS, Net};
 use crate::common::{until_it_hears, weir};
-use crate::live::{PATIENCE, Running};
+use crate::live::{Running, WAIT_MAX};
 use std::net::IpAddr;
 use std::os::unix::net::UnixDatagram;
 use std::time::{Duration, Instant};
@@ -26,7 +26,7 @@ fn stops(name: &str, arguments: &[&str]) {
     let Some(net) = Net::new(name) else { return };
     let path = net.folder.path("notify");
     let manager = UnixDatagram::bind(&path).unwrap();
-    manager.set_read_timeout(Some(PATIENCE)).unwrap();
+    manager.set_read_timeout(Some(WAIT_MAX)).unwrap();
     let _other = net.hears(&net.b, "198.51.100.9", 9);
     if arguments[0] == "bridge" {
         // Forwards frames for b unchanged.

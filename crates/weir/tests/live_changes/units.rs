@@ -1,7 +1,7 @@
 //! The units of `systemd/` grant sufficient privileges.
 
 use super::Net;
-use crate::live::{PATIENCE, Running};
+use crate::live::{Running, WAIT_MAX};
 use std::os::unix::net::UnixDatagram;
 use std::path::Path;
 use weir_lab::net::Signal;
@@ -44,7 +44,7 @@ fn runs(net: &Net, name: &str, words: &[(&str, &str)], said: &str) {
     let manager_path = net.folder.path("notify");
     let _ = std::fs::remove_file(&manager_path);
     let manager = UnixDatagram::bind(&manager_path).unwrap();
-    manager.set_read_timeout(Some(PATIENCE)).unwrap();
+    manager.set_read_timeout(Some(WAIT_MAX)).unwrap();
     restricted.env("NOTIFY_SOCKET", &manager_path);
     restricted.env("WATCHDOG_USEC", "300000");
     let running = Running::start(&net.r, restricted, &arguments).until("ready");

@@ -3,7 +3,7 @@
 use super::{AccessServer, meter, write_config, write_secret};
 use crate::common::Folder;
 use crate::common::chunks::policed;
-use crate::live::PATIENCE;
+use crate::live::WAIT_MAX;
 use crate::net;
 use std::fs;
 use std::net::{SocketAddr, UdpSocket};
@@ -145,19 +145,19 @@ fn the_access_server_is_asked_when_a_quota_is_spent() {
          [policy.small]\nquota = \"1B\"\nspent_request = \"disconnect\"\n",
     );
     let asked = net.b.run(|| UdpSocket::bind("127.0.0.1:3799").unwrap());
-    asked.set_read_timeout(Some(PATIENCE)).unwrap();
+    asked.set_read_timeout(Some(WAIT_MAX)).unwrap();
     let asked = Asked(asked);
     let stats = folder.path("stats");
     let start = || meter(&net, &folder, &["--json", "--keep", "--stats-json", &stats]);
     let running = start();
     let server = AccessServer::new(&net);
     server.send(1, 1, 0);
-    assert_eq!(server.answer(PATIENCE), Some(1));
+    assert_eq!(server.answer(WAIT_MAX), Some(1));
     net.send(9, 50);
     let (first, from) = asked.next();
     // It does not answer: requests of accounting are answered all the same.
     server.send(2, 3, 9);
-    assert_eq!(server.answer(PATIENCE), Some(2));
+    assert_eq!(server.answer(WAIT_MAX), Some(2));
     let (second, _) = asked.next();
     assert_eq!(first, second);
     let packet = Packet::new(&first).unwrap();
@@ -203,7 +203,7 @@ fn the_access_server_is_asked_when_a_quota_is_spent() {
         .unwrap_or_default()
         .contains("\"ack\":1")
     {
-        assert!(began.elapsed() < PATIENCE, "the answer is not counted");
+        assert!(began.elapsed() < WAIT_MAX, "the answer is not counted");
         std::thread::sleep(Duration::from_millis(50));
     }
     // The counter has the answer, and asks no more for this session.

@@ -2,7 +2,7 @@
 
 use super::{AccessServer, meter, packets, write_config, write_radius_config};
 use crate::common::{Folder, stdout, weir};
-use crate::live::{PATIENCE, Running};
+use crate::live::{Running, WAIT_MAX};
 use crate::net;
 use serde_json::Value;
 use std::fs;
@@ -27,7 +27,7 @@ fn proof(folder: &Folder) -> Value {
 fn wait_until(what: &str, mut holds: impl FnMut() -> bool) {
     let began = Instant::now();
     while !holds() {
-        assert!(began.elapsed() < PATIENCE, "{what}");
+        assert!(began.elapsed() < WAIT_MAX, "{what}");
         std::thread::sleep(Duration::from_millis(20));
     }
 }
@@ -58,7 +58,7 @@ fn a_full_disk_delays_records_and_answers_and_loses_neither() {
     let running = Running::start(&net.b, command, &arguments).until("ready");
     let server = AccessServer::new(&net);
     server.send(1, 1, 0);
-    assert_eq!(server.answer(PATIENCE), Some(1));
+    assert_eq!(server.answer(WAIT_MAX), Some(1));
     net.send(9, 100);
     // Its mount, by way of its process.
     let inside = PathBuf::from(format!("/proc/{}/root{small}", running.id()));

@@ -2,7 +2,7 @@
 
 use super::{meter, packets, write_config, write_secret};
 use crate::common::Folder;
-use crate::live::{PATIENCE, Running};
+use crate::live::{Running, WAIT_MAX};
 use crate::net;
 use std::collections::HashSet;
 use std::fmt::Write as _;
@@ -130,7 +130,7 @@ fn the_log_has_what_radsniff_sees_answered() {
         .count()
         < 2
     {
-        assert!(began.elapsed() < PATIENCE, "radsniff does not capture");
+        assert!(began.elapsed() < WAIT_MAX, "radsniff does not capture");
         thread::sleep(Duration::from_millis(20));
     }
     thread::sleep(SETTLING);

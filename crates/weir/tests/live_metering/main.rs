@@ -10,7 +10,7 @@ mod policing;
 mod route;
 
 use common::{Folder, stdout, weir};
-use live::{Ended, PATIENCE, Running};
+use live::{Ended, Running, WAIT_MAX};
 use std::fs;
 use std::net::Ipv4Addr;
 use std::time::{Duration, Instant};
@@ -349,7 +349,7 @@ fn metrics_of_forwarding_and_counter_are_at_one_address() {
         };
         let mut text = running.metrics(&net.middle);
         while counted(&text) < Some(sum) {
-            assert!(began.elapsed() < PATIENCE, "{text}");
+            assert!(began.elapsed() < WAIT_MAX, "{text}");
             std::thread::sleep(Duration::from_millis(50));
             text = running.metrics(&net.middle);
         }
@@ -396,7 +396,7 @@ fn frames_that_a_bridge_loses_are_reported_beside() {
     let dropped = net.right.counters().unwrap().tx_dropped - before;
     assert!(lost > 0);
     let began = Instant::now();
-    while sink.counted().unwrap().frames + lost + dropped < sum && began.elapsed() < PATIENCE {
+    while sink.counted().unwrap().frames + lost + dropped < sum && began.elapsed() < WAIT_MAX {
         std::thread::sleep(Duration::from_millis(10));
     }
     assert_eq!(sink.counted().unwrap().frames + lost + dropped, sum);

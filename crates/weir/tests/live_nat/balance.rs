@@ -49,7 +49,7 @@ fn reached(net: &Net, time: Duration) -> Option<u8> {
     let service: SocketAddr = SERVICE.parse().unwrap();
     let connect = move || TcpStream::connect_timeout(&service, time);
     let mut stream = net.b.run(connect).ok()?;
-    stream.set_read_timeout(Some(live::PATIENCE)).unwrap();
+    stream.set_read_timeout(Some(live::WAIT_MAX)).unwrap();
     let mut name = [0];
     stream.read_exact(&mut name).ok()?;
     Some(name[0])
@@ -80,7 +80,7 @@ fn connections_are_shared_and_a_dead_server_is_left_out() {
     let running = Running::start(&net.r, weir([]), &arguments).until("ready");
     let mut seen = [0; 2];
     for _ in 0..40 {
-        match reached(&net, live::PATIENCE) {
+        match reached(&net, live::WAIT_MAX) {
             Some(9) => seen[0] += 1,
             Some(10) => seen[1] += 1,
             other => panic!("{other:?} answered"),
@@ -97,7 +97,7 @@ fn connections_are_shared_and_a_dead_server_is_left_out() {
             _ => in_a_row = 0,
         }
         assert!(
-            began.elapsed() < live::PATIENCE,
+            began.elapsed() < live::WAIT_MAX,
             "the dead server is still chosen"
         );
     }
@@ -105,7 +105,7 @@ fn connections_are_shared_and_a_dead_server_is_left_out() {
     let began = Instant::now();
     while reached(&net, SHORT) != Some(10) {
         assert!(
-            began.elapsed() < live::PATIENCE,
+            began.elapsed() < live::WAIT_MAX,
             "the server does not come back"
         );
     }

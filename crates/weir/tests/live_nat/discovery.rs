@@ -76,7 +76,7 @@ fn discover(net: &Net) -> String {
         if said.contains("Mapping!") && said.contains("Filtering!") {
             return said;
         }
-        assert!(began.elapsed() < super::live::PATIENCE, "{said}");
+        assert!(began.elapsed() < super::live::WAIT_MAX, "{said}");
         std::thread::sleep(Duration::from_millis(100));
     }
 }

@@ -65,7 +65,7 @@ fn blocks_and_forwards_go_to_a_collector() {
         return;
     };
     let collector = net.r.run(|| UdpSocket::bind("127.0.0.1:0").unwrap());
-    collector.set_read_timeout(Some(live::PATIENCE)).unwrap();
+    collector.set_read_timeout(Some(live::WAIT_MAX)).unwrap();
     let at = collector.local_addr().unwrap().to_string();
     let forward = format!("tcp:{POOL}:8080={INSIDE}:80");
     let log = net.folder.path("nat.ndjson");

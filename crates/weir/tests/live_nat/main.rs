@@ -148,10 +148,10 @@ fn its_log_goes_to_syslog_too() {
     let collector = net
         .r
         .run(|| std::net::UdpSocket::bind("127.0.0.1:0").unwrap());
-    collector.set_read_timeout(Some(live::PATIENCE)).unwrap();
+    collector.set_read_timeout(Some(live::WAIT_MAX)).unwrap();
     let local = net.folder.path("log");
     let socket = std::os::unix::net::UnixDatagram::bind(&local).unwrap();
-    socket.set_read_timeout(Some(live::PATIENCE)).unwrap();
+    socket.set_read_timeout(Some(live::WAIT_MAX)).unwrap();
     let at = collector.local_addr().unwrap().to_string();
     for (is_udp, to) in [(true, &at), (false, &local)] {
         let log = net.folder.path(&format!("nat-{is_udp}.ndjson"));
@@ -196,7 +196,7 @@ fn datagrams(net: &Net) -> u16 {
     use std::net::UdpSocket;
     let bind = |host: &Host, at: &str| {
         let socket = host.run(|| UdpSocket::bind(at).unwrap());
-        socket.set_read_timeout(Some(live::PATIENCE)).unwrap();
+        socket.set_read_timeout(Some(live::WAIT_MAX)).unwrap();
         socket
     };
     let client = bind(&net.a, "10.0.0.9:4001");
@@ -324,13 +324,13 @@ fn forwarded(net: &Net) {
     let listener = net.a.run(|| TcpListener::bind("10.0.0.9:8080").unwrap());
     let mut client = net.b.run(|| {
         let at = "198.51.100.1:80".parse().unwrap();
-        TcpStream::connect_timeout(&at, live::PATIENCE).unwrap()
+        TcpStream::connect_timeout(&at, live::WAIT_MAX).unwrap()
     });
     let (mut server, from) = listener.accept().unwrap();
     assert_eq!(from.ip().to_string(), OUTSIDE);
     client.write_all(b"hello").unwrap();
     let mut hello = [0; 5];
-    server.set_read_timeout(Some(live::PATIENCE)).unwrap();
+    server.set_read_timeout(Some(live::WAIT_MAX)).unwrap();
     server.read_exact(&mut hello).unwrap();
     assert_eq!(&hello, b"hello");
 }

@@ -1,7 +1,7 @@
 //! Addresses that are added and removed while `weir route` runs.
 
 use crate::bird::until_reached;
-use crate::live::{PATIENCE, Running};
+use crate::live::{Running, WAIT_MAX};
 use crate::{Net, TO_B, ip};
 use std::net::{IpAddr, TcpListener, TcpStream};
 
@@ -20,7 +20,7 @@ fn change(net: &Net, what: &str, device: &str, addresses: &[&str]) {
 fn talks(net: &Net, to: &str) -> bool {
     let listener = net.r.run(|| TcpListener::bind("[::]:7777")).unwrap();
     let at = (to.parse::<IpAddr>().unwrap(), 7777).into();
-    let connected = net.a.run(|| TcpStream::connect_timeout(&at, PATIENCE));
+    let connected = net.a.run(|| TcpStream::connect_timeout(&at, WAIT_MAX));
     drop(listener);
     connected.is_ok()
 }

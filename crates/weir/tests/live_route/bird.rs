@@ -2,7 +2,7 @@
 //! IPv6, and OSPF. BIRD's routes go into the kernel's table and from there to
 //! weir; its frames pass on weir's own links.
 
-use crate::live::{PATIENCE, Running};
+use crate::live::{Running, WAIT_MAX};
 use crate::{Net, TO_B, ip, run};
 use serde_json::Value;
 use std::fs;
@@ -90,7 +90,7 @@ pub(crate) fn until_reached(net: &Net, to: &[&str], reached: bool) {
         };
         while comes_back() != reached {
             let routes = run(&net.r, "ip", &["route"]);
-            assert!(began.elapsed() < PATIENCE, "{to}: {reached}: {routes:?}");
+            assert!(began.elapsed() < WAIT_MAX, "{to}: {reached}: {routes:?}");
         }
     }
 }
@@ -200,7 +200,7 @@ fn talk_to_the_host(net: &Net) {
     for to in ["192.0.2.1", "198.51.100.1"] {
         net.a.run(|| {
             let at = (to.parse::<std::net::IpAddr>().unwrap(), 7777).into();
-            let mut stream = std::net::TcpStream::connect_timeout(&at, PATIENCE).unwrap();
+            let mut stream = std::net::TcpStream::connect_timeout(&at, WAIT_MAX).unwrap();
             stream
                 .set_read_timeout(Some(Duration::from_secs(10)))
                 .unwrap();

@@ -1,7 +1,7 @@
 //! A full routing table.
 
 use crate::bird::until_reached;
-use crate::live::PATIENCE;
+use crate::live::WAIT_MAX;
 use crate::{Net, TO_B, ip};
 use serde_json::Value;
 use std::time::{Duration, Instant};
@@ -33,7 +33,7 @@ fn routes_beyond_the_limit_are_refused_and_counted() {
     let refused = |stats: &Value| stats["routes_refused"].as_u64() >= Some(MORE + 1 - 8);
     let began = Instant::now();
     while !stats(&json).as_ref().is_some_and(refused) {
-        assert!(began.elapsed() < PATIENCE, "{:?}", stats(&json));
+        assert!(began.elapsed() < WAIT_MAX, "{:?}", stats(&json));
         std::thread::sleep(Duration::from_millis(20));
     }
     // The route to the link's network may be one of the eight.

@@ -10,7 +10,7 @@ mod live;
 mod storms;
 
 use common::{Folder, weir};
-use live::{PATIENCE, Running, ip, run};
+use live::{Running, WAIT_MAX, ip, run};
 use serde_json::Value;
 use std::fs;
 use std::net::IpAddr;
@@ -144,11 +144,11 @@ fn tcp_of_iperf_goes_through_it() {
                 break;
             }
             // The server may not have started yet.
-            assert!(started.elapsed() < PATIENCE, "{said}");
+            assert!(started.elapsed() < WAIT_MAX, "{said}");
             std::thread::sleep(Duration::from_millis(50));
         }
         if to == TO_B[0] {
-            server.ended(PATIENCE).unwrap();
+            server.ended(WAIT_MAX).unwrap();
             let mut again = testenv::program("iperf3").expect("the test has asked for it");
             again.args(["-s", "-1"]).stdout(std::process::Stdio::null());
             server = net.b.spawn(again).unwrap();
@@ -189,12 +189,12 @@ fn what_the_kernel_learns_it_learns() {
     ip(&net.r, &["route", "del", "203.0.113.0/24"]);
     let started = Instant::now();
     while net.pings("203.0.113.7") > 0 {
-        assert!(started.elapsed() < PATIENCE);
+        assert!(started.elapsed() < WAIT_MAX);
     }
     ip(&net.r, &["route", "add", "unreachable", "203.0.113.0/24"]);
     ip(&net.r, &["route", "add", "203.0.113.7/32", "via", TO_B[0]]);
     while net.pings("203.0.113.7") < 3 {
-        assert!(started.elapsed() < PATIENCE);
+        assert!(started.elapsed() < WAIT_MAX);
     }
     running.signal(Signal::INT);
     assert_eq!(running.end().code, Some(0));
@@ -219,7 +219,7 @@ fn weir_at(net: &Net, options: &[&str]) -> Running {
 fn until_pings(net: &Net, count: usize, when: &str) {
     let began = Instant::now();
     while net.pings(TO_B[0]) != count {
-        assert!(began.elapsed() < PATIENCE, "{when}");
+        assert!(began.elapsed() < WAIT_MAX, "{when}");
     }
 }
 
@@ -237,7 +237,7 @@ fn killed_the_host_routes_or_packets_are_dropped() {
         // The first frame after the limit finds the process hung.
         let began = Instant::now();
         while net.pings(TO_B[0]) != back || began.elapsed() < Duration::from_millis(2500) {
-            assert!(began.elapsed() < PATIENCE, "hung: {bypass}");
+            assert!(began.elapsed() < WAIT_MAX, "hung: {bypass}");
         }
         weir.signal(Signal::KILL);
         assert_eq!(weir.end().code, None);

@@ -2,7 +2,7 @@
 //! table holds.
 
 use crate::bird::until_reached;
-use crate::live::PATIENCE;
+use crate::live::WAIT_MAX;
 use crate::{Net, TO_B};
 use serde_json::Value;
 use std::fs;
@@ -29,7 +29,7 @@ via = ["2001:db8:2::9"]
 const TTL: u8 = 63;
 const FORWARDS: u64 = 31;
 
-/// Largest number of pings within [`PATIENCE`].
+/// Largest number of pings within [`WAIT_MAX`].
 const PINGS_MAX: u64 = 1_000;
 
 /// Number of packets for each IP version.
@@ -127,7 +127,7 @@ fn what_goes_round_ends(name: &str, fast: &str) {
             .stats()
             .is_none_or(|stats| ended(&stats) < turn * PACKETS)
         {
-            assert!(began.elapsed() < PATIENCE, "{:?}", net.stats());
+            assert!(began.elapsed() < WAIT_MAX, "{:?}", net.stats());
             std::thread::sleep(Duration::from_millis(20));
         }
     }
@@ -207,7 +207,7 @@ fn storms_leave_room_for_conversations() {
     let began = Instant::now();
     let is_full = |stats: Value| number(&stats, "/drops/neighbour_table_full") > 1_000;
     while !net.stats().is_some_and(is_full) {
-        assert!(began.elapsed() < PATIENCE, "{:?}", net.stats());
+        assert!(began.elapsed() < WAIT_MAX, "{:?}", net.stats());
         storm.send(2_000, Rate::PerSecond(20_000.0)).unwrap();
     }
     until_reached(&net, &TO_B, true);

@@ -7,7 +7,7 @@ mod live;
 mod router;
 
 use common::{Folder, weir};
-use live::{Ended, PATIENCE, Running, ip};
+use live::{Ended, Running, WAIT_MAX, ip};
 use serde_json::Value;
 use std::collections::HashMap;
 use std::net::{SocketAddr, UdpSocket};
@@ -69,7 +69,7 @@ impl Net {
 }
 
 fn prepare(socket: &UdpSocket) {
-    socket.set_read_timeout(Some(PATIENCE)).unwrap();
+    socket.set_read_timeout(Some(WAIT_MAX)).unwrap();
     // So much that a receiver that is late loses nothing.
     rustix::net::sockopt::set_socket_recv_buffer_size_force(socket, 64 << 20).unwrap();
 }

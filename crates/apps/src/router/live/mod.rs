@@ -36,7 +36,7 @@ const BATCH: usize = 64;
 /// Number of batches taken from one link before output is sent, on links that
 /// send bursts.
 const BATCHES: usize = 2;
-/// Longest sleep, and so the interval at which `look` is called when idle.
+/// Longest sleep, and so the interval at which `visit` is called when idle.
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
 /// `POLL_INTERVAL` in nanoseconds.
@@ -114,9 +114,9 @@ pub fn check(config: &Config) -> Result<(), RunError> {
 }
 
 /// Taps the links of a configuration in the calling thread's network namespace,
-/// and routes between them. Calls `look` when frames flow, then about every 50
-/// ms, and once more at the end; `look` returns whether to continue. While one
-/// of `wakes` is readable, `look` is called more often: at once without
+/// and routes between them. Calls `visit` when frames flow, then about every 50
+/// ms, and once more at the end; `visit` returns whether to continue. While one
+/// of `wakes` is readable, `visit` is called more often: at once without
 /// traffic, and within 1 ms with traffic.
 ///
 /// The frames that come in at each link are counted by the stage in the same
@@ -124,7 +124,7 @@ pub fn check(config: &Config) -> Result<(), RunError> {
 ///
 /// With the bypass [`Drop`](weir_tap::Bypass::Drop), after any end of the
 /// router no frame passes until the next router is ready or [`clean`] runs.
-/// With `restore`, an end that `look` requested restores the links.
+/// With `restore`, an end that `visit` requested restores the links.
 ///
 /// # Errors
 /// See [`RunError`].
@@ -134,9 +134,9 @@ pub fn run(
     meters: &[MeterStage],
     restore: bool,
     wakes: Vec<OwnedFd>,
-    look: impl FnMut(Snapshot<'_>) -> ControlFlow<()>,
+    visit: impl FnMut(Snapshot<'_>) -> ControlFlow<()>,
 ) -> Result<(), RunError> {
-    run_through(config, tap, meters, None, restore, wakes, look)
+    run_through(config, tap, meters, None, restore, wakes, visit)
 }
 
 /// As [`run`], with stages between the router and its outside link.
@@ -150,7 +150,7 @@ pub fn run_through(
     stages: Option<Stages>,
     restore: bool,
     wakes: Vec<OwnedFd>,
-    mut look: impl FnMut(Snapshot<'_>) -> ControlFlow<()>,
+    mut visit: impl FnMut(Snapshot<'_>) -> ControlFlow<()>,
 ) -> Result<(), RunError> {
     // Opened before the addresses are read, so that no change is missed.
     let addresses = AddressMonitor::open().map_err(RunError::Kernel)?;
@@ -211,7 +211,7 @@ pub fn run_through(
         revalidator: Revalidator::default(),
     };
     let begun = running.wake_on(&mut tap, wakes);
-    let ran = begun.and_then(|()| running.run(&mut tap, &mut look));
+    let ran = begun.and_then(|()| running.run(&mut tap, &mut visit));
     if let Some(fast) = tap.flow_cache() {
         fast.tally();
     }
@@ -220,7 +220,7 @@ pub fn run_through(
         is_last: true,
         ..running.view(&tap)
     };
-    let _ = look(view);
+    let _ = visit(view);
     drop(running);
     if restore && ran.is_ok() {
         tap.restore();
@@ -363,7 +363,7 @@ impl LiveRouter {
     fn run(
         &mut self,
         tap: &mut Tap,
-        look: &mut impl FnMut(Snapshot<'_>) -> ControlFlow<()>,
+        visit: &mut impl FnMut(Snapshot<'_>) -> ControlFlow<()>,
     ) -> Result<(), RunError> {
         // Import all routes before the first frame.
         while self.learn()? || !self.router.routes().is_up_to_date() {
@@ -384,7 +384,7 @@ impl LiveRouter {
                 self.update_links(tap)?;
                 self.update_addresses()?;
                 self.is_importing = self.importer.is_some();
-                if look(self.view(tap)).is_break() {
+                if visit(self.view(tap)).is_break() {
                     return Ok(());
                 }
             }

@@ -84,7 +84,7 @@ impl KernelDemux {
     pub(super) fn new(
         facts: &InterfaceInfo,
         namespace: u64,
-        news: Arc<OwnedFd>,
+        events_fd: Arc<OwnedFd>,
         pins: Option<Pins>,
     ) -> Result<KernelDemux, Refusal> {
         let plan = plan();
@@ -93,7 +93,7 @@ impl KernelDemux {
             pins.sweep().map_err(system)?;
             maps.pin(&pins.folder).map_err(system)?;
         }
-        let mut divider = KernelDemux::create(facts, namespace, news, pins, plan, maps)?;
+        let mut divider = KernelDemux::create(facts, namespace, events_fd, pins, plan, maps)?;
         divider.order(RING_DEFAULT);
         Ok(divider)
     }
@@ -102,7 +102,7 @@ impl KernelDemux {
     pub(super) fn adopt(
         facts: &InterfaceInfo,
         namespace: u64,
-        news: Arc<OwnedFd>,
+        events_fd: Arc<OwnedFd>,
         pins: Pins,
     ) -> Result<Option<KernelDemux>, Refusal> {
         let plan = plan();
@@ -125,7 +125,7 @@ impl KernelDemux {
         let Some(attached) = attached else {
             return Ok(None);
         };
-        let mut divider = KernelDemux::create(facts, namespace, news, Some(pins), plan, maps)?;
+        let mut divider = KernelDemux::create(facts, namespace, events_fd, Some(pins), plan, maps)?;
         divider.dispatchers = dispatchers;
         divider.attached = Some(attached);
         divider.is_batching = true;
@@ -135,7 +135,7 @@ impl KernelDemux {
     fn create(
         facts: &InterfaceInfo,
         namespace: u64,
-        news: Arc<OwnedFd>,
+        events_fd: Arc<OwnedFd>,
         pins: Option<Pins>,
         plan: KernelPlan,
         maps: PlanMaps,
@@ -156,7 +156,7 @@ impl KernelDemux {
             is_behind: false,
             is_batching: false,
             pins,
-            worker: Worker::start(rings, spare, news).map_err(system)?,
+            worker: Worker::start(rings, spare, events_fd).map_err(system)?,
             free: (0..spare).rev().collect(),
             spare: BTreeMap::new(),
             ordered: BTreeMap::new(),

@@ -105,14 +105,14 @@ impl EgressPool {
     pub(super) fn of(
         root: &Arc<PinFolder>,
         namespace: u64,
-        news: &Arc<OwnedFd>,
+        events_fd: &Arc<OwnedFd>,
     ) -> Result<EgressPool, Refusal> {
         let folder_name = format!("{FOLDER}{namespace}");
         Ok(EgressPool {
             folder: Arc::new(root.folder(&folder_name).map_err(system)?),
             root: Arc::clone(root),
             folder_name,
-            events: Arc::clone(news),
+            events: Arc::clone(events_fd),
             all: BTreeMap::new(),
             classes: Vec::new(),
             in_flight: BTreeSet::new(),
@@ -366,7 +366,7 @@ pub(super) fn sweep_folder(
 }
 
 /// Starts the thread in the network namespace of the calling thread.
-fn start(folder: Arc<PinFolder>, news: Arc<OwnedFd>) -> io::Result<Thread> {
+fn start(folder: Arc<PinFolder>, events_fd: Arc<OwnedFd>) -> io::Result<Thread> {
     let (jobs, todo) = channel();
     let (tell, done) = channel();
     let thread = std::thread::Builder::new().name("weir-paths".into());
@@ -385,7 +385,7 @@ fn start(folder: Arc<PinFolder>, news: Arc<OwnedFd>) -> io::Result<Thread> {
                     {
                         return;
                     }
-                    let _ = write(&*news, &1u64.to_ne_bytes());
+                    let _ = write(&*events_fd, &1u64.to_ne_bytes());
                 }
                 Job::End(spare) => drop(close_egress(&spare.name, &folder)),
                 // The path may be gone already, with its user.

@@ -72,15 +72,15 @@ pub(super) struct Worker {
 }
 
 impl Worker {
-    /// Starts the threads for a map of rings; they write to `news` when a job
+    /// Starts the threads for a map of rings; they write to `events_fd` when a job
     /// is finished. The slot `spare` belongs to no port.
-    pub(super) fn start(rings: Map, spare: u32, news: Arc<OwnedFd>) -> io::Result<Worker> {
+    pub(super) fn start(rings: Map, spare: u32, events_fd: Arc<OwnedFd>) -> io::Result<Worker> {
         let (tell, done) = channel();
         let rings = Arc::new(rings);
         let (placed, mut puts) = (Arc::clone(&rings), VecDeque::new());
         let nobodys = Map::create("weir_ring", &MapSpec::ring_buf(PLACEHOLDER_BYTES));
         let nobodys = nobodys.map_err(io::Error::other)?;
-        let near = || (tell.clone(), Arc::clone(&news));
+        let near = || (tell.clone(), Arc::clone(&events_fd));
         let life = Arc::new(());
         let held = Arc::clone(&life);
         Ok(Worker {
@@ -92,7 +92,7 @@ impl Worker {
             })?,
             done,
             done_tx: tell,
-            events: news,
+            events: events_fd,
             life,
         })
     }
@@ -105,11 +105,11 @@ impl Worker {
 
     /// Reports `what` after a time.
     pub(super) fn schedule(&self, time: Duration, what: Done) {
-        let (tell, news) = (self.done_tx.clone(), Arc::clone(&self.events));
+        let (tell, events_fd) = (self.done_tx.clone(), Arc::clone(&self.events));
         std::thread::spawn(move || {
             std::thread::sleep(time);
             let _ = tell.send(what);
-            let _ = write(&*news, &1u64.to_ne_bytes());
+            let _ = write(&*events_fd, &1u64.to_ne_bytes());
         });
     }
 
@@ -130,14 +130,14 @@ impl Worker {
 /// Starts a thread that performs jobs in batches and reports them.
 fn thread(
     name: &str,
-    (results, news): (Sender<Done>, Arc<OwnedFd>),
+    (results, events_fd): (Sender<Done>, Arc<OwnedFd>),
     mut work: impl FnMut(Vec<Job>) -> Vec<Done> + Send + 'static,
 ) -> io::Result<Sender<Job>> {
     let (jobs, todo) = channel();
     Builder::new().name(name.into()).spawn(move || {
         while let Some(batch) = next_batch(&todo) {
             let all_sent = work(batch).into_iter().all(|one| results.send(one).is_ok());
-            let _ = write(&*news, &1u64.to_ne_bytes());
+            let _ = write(&*events_fd, &1u64.to_ne_bytes());
             if !all_sent {
                 return;
             }

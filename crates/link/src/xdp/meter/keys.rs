@@ -93,7 +93,7 @@ impl SlotKey {
 }
 
 /// Where a key is, or may go.
-enum Place {
+enum KeySlot {
     Slot(usize, usize),
     Spill(Row),
     /// A slot that it may take.
@@ -120,7 +120,7 @@ impl Meter {
         let slot_key = SlotKey::from(key);
         let third = u64::from(slot_key.meta) | u64::from(row + 1) << 32;
         match self.place(slot_key)? {
-            Place::Slot(page, at) => {
+            KeySlot::Slot(page, at) => {
                 let word = self.slots.u64(page, at + 16).expect("a slot");
                 let before = (word.swap(third, Ordering::AcqRel) >> 32) as u32;
                 if before == 0 {
@@ -130,12 +130,12 @@ impl Meter {
                 }
                 return Ok(before.checked_sub(1));
             }
-            Place::Spill(before) => {
+            KeySlot::Spill(before) => {
                 let value = u64::from(row + 1).to_ne_bytes();
                 self.maps.spill.update(&slot_key.bytes(), &value)?;
                 return Ok(Some(before));
             }
-            Place::Vacant(page, at) => {
+            KeySlot::Vacant(page, at) => {
                 self.begin_to_use(key, slot_key.meta)?;
                 self.free.remove(&(page, at));
                 for (number, value) in slot_key.words.into_iter().chain([third]).enumerate() {
@@ -143,7 +143,7 @@ impl Meter {
                     word.store(value, Ordering::Release);
                 }
             }
-            Place::None => {
+            KeySlot::None => {
                 let value = u64::from(row + 1).to_ne_bytes();
                 let spilled = self.maps.spill.update(&slot_key.bytes(), &value);
                 spilled.map_err(|error| match error {
@@ -168,7 +168,7 @@ impl Meter {
     pub fn remove(&mut self, key: Key) -> Result<Option<Row>, MeterError> {
         let slot_key = SlotKey::from(key);
         let row = match self.place(slot_key)? {
-            Place::Slot(page, at) => {
+            KeySlot::Slot(page, at) => {
                 let word = self.slots.u64(page, at + 16).expect("a slot");
                 let before = word.swap(slot_key.meta.into(), Ordering::AcqRel) >> 32;
                 let Some(row) = (before as u32).checked_sub(1) else {
@@ -177,13 +177,13 @@ impl Meter {
                 self.limbo.insert((page, at), self.banks.begun());
                 row
             }
-            Place::Spill(row) => {
+            KeySlot::Spill(row) => {
                 self.maps.spill.delete(&slot_key.bytes())?;
                 self.spilled -= 1;
                 self.set_word(at::SPILLED, self.spilled);
                 row
             }
-            Place::Vacant(..) | Place::None => return Ok(None),
+            KeySlot::Vacant(..) | KeySlot::None => return Ok(None),
         };
         self.end_use(slot_key.meta)?;
         Ok(Some(row))
@@ -204,12 +204,12 @@ impl Meter {
     /// If the kernel refuses.
     pub fn row_of(&self, key: Key) -> Result<Option<Row>, MeterError> {
         Ok(match self.place(key.into())? {
-            Place::Slot(page, at) => {
+            KeySlot::Slot(page, at) => {
                 let third = self.slots.load_u64(page, at + 16).unwrap_or(0);
                 ((third >> 32) as u32).checked_sub(1)
             }
-            Place::Spill(row) => Some(row),
-            Place::Vacant(..) | Place::None => None,
+            KeySlot::Spill(row) => Some(row),
+            KeySlot::Vacant(..) | KeySlot::None => None,
         })
     }
 
@@ -273,7 +273,7 @@ impl Meter {
         Ok(())
     }
 
-    fn place(&self, key: SlotKey) -> Result<Place, MeterError> {
+    fn place(&self, key: SlotKey) -> Result<KeySlot, MeterError> {
         let hash = hash(self.geometry.seed, key.words, key.meta);
         let (page, first) = home(hash, self.geometry.slot_pages);
         let mut vacant = None;
@@ -288,7 +288,7 @@ impl Meter {
                 break;
             }
             if third as u32 == key.meta && [word(at), word(at + 8)] == key.words {
-                return Ok(Place::Slot(page, at));
+                return Ok(KeySlot::Slot(page, at));
             }
             if self.free.contains(&(page, at)) {
                 vacant = vacant.or(Some((page, at)));
@@ -298,10 +298,10 @@ impl Meter {
             let found = self.maps.spill.lookup(&key.bytes())?;
             if let Some(value) = found {
                 let row = u32::from_ne_bytes(value[..4].try_into().expect("4 bytes"));
-                return Ok(Place::Spill(row.saturating_sub(1)));
+                return Ok(KeySlot::Spill(row.saturating_sub(1)));
             }
         }
-        Ok(vacant.map_or(Place::None, |(page, at)| Place::Vacant(page, at)))
+        Ok(vacant.map_or(KeySlot::None, |(page, at)| KeySlot::Vacant(page, at)))
     }
 
     /// Has the stage look up keys of this kind, before the first one is entered.

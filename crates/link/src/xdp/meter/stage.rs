@@ -4,7 +4,7 @@ use super::Meter;
 use super::error::MeterError;
 use super::keys::masked;
 use super::maps::{CONTROL_NAME, Maps, REPLACED, forget, unpin};
-use super::program::{self, At, Routines, Spec, Up, Way};
+use super::program::{self, At, DirectionOf, Routines, Spec, Up};
 use crate::bpf::{
     self, Attachment, Hook, Load, Map, ObjectError, ObjectKind, PinFolder, Program, ProgramType,
 };
@@ -50,7 +50,7 @@ impl Meter {
     /// ([`Gate::attach_metered`](crate::xdp::Gate::attach_metered)). The subscribers' addresses are sources of
     /// frames that go [up](Direction::Up), destinations of those that go down.
     pub fn stage(&self, direction: Direction) -> MeterStage {
-        self.stage_of(Way::One(direction))
+        self.stage_of(DirectionOf::One(direction))
     }
 
     /// What counts frames of both directions that come in at one place, such as a mirror port. `up`
@@ -73,10 +73,10 @@ impl Meter {
                 Up::Filter(program.map_err(MeterError::FromInside)?)
             }
         };
-        Ok(self.stage_of(Way::Each(up)))
+        Ok(self.stage_of(DirectionOf::Each(up)))
     }
 
-    fn stage_of(&self, way: Way) -> MeterStage {
+    fn stage_of(&self, direction_of: DirectionOf) -> MeterStage {
         let geometry = &self.geometry;
         MeterStage {
             spec: Spec {
@@ -88,7 +88,7 @@ impl Meter {
                 filters: self.filters.clone(),
                 counts_ip: geometry.counts_ip,
                 // Frames at a mirror port are copies.
-                polices: geometry.polices && matches!(way, Way::One(_)),
+                polices: geometry.polices && matches!(direction_of, DirectionOf::One(_)),
                 total: geometry.total(),
                 cell: geometry.cell(),
                 lease_cpus: geometry.lease_cpus,
@@ -96,7 +96,7 @@ impl Meter {
                 flow_pages: geometry.shape.flow_pages,
                 flow_idle_ns: geometry.shape.flow_idle_ns,
                 adopts: self.adopts,
-                way,
+                direction_of,
             },
             maps: self.maps.clone(),
         }

@@ -136,8 +136,8 @@ impl<Name: Copy + PartialEq> Leadership<Name> {
     pub(in crate::net) fn polled_ns(&self) -> Option<u64> {
         match self.leader {
             Leader::BetweenCalls {
-                polled_ns: looked_ns,
-            } => Some(looked_ns),
+                polled_ns: polled_ns,
+            } => Some(polled_ns),
             Leader::Thread | Leader::Call | Leader::Poll => None,
         }
     }
@@ -154,9 +154,9 @@ impl<Name: Copy + PartialEq> Leadership<Name> {
             Leader::Thread => None,
             Leader::Call | Leader::Poll => Some(None),
             Leader::BetweenCalls {
-                polled_ns: looked_ns,
+                polled_ns: polled_ns,
             } => {
-                let passed = Duration::from_nanos(now_ns.saturating_sub(looked_ns));
+                let passed = Duration::from_nanos(now_ns.saturating_sub(polled_ns));
                 let left = HANDOVER_TIMEOUT.saturating_sub(passed);
                 (!left.is_zero()).then_some(Some(left))
             }
@@ -259,10 +259,10 @@ impl<Name: Copy + PartialEq> Leadership<Name> {
                 (true, self.wake_via())
             }
             Leader::BetweenCalls {
-                polled_ns: looked_ns,
+                polled_ns: polled_ns,
             } => {
                 let each_ns = if eager { 0 } else { POLL_INTERVAL_NS };
-                let looks = now_ns.saturating_sub(looked_ns) >= each_ns;
+                let looks = now_ns.saturating_sub(polled_ns) >= each_ns;
                 if looks {
                     self.leader = Leader::BetweenCalls { polled_ns: now_ns };
                 }
@@ -340,18 +340,18 @@ mod tests {
         /// Time of the last check for frames.
         seen_ns: u64,
         /// Time of the last poll by a call, as the thread knows it.
-        looked_ns: u64,
+        polled_ns: u64,
     }
 
     impl World {
-        fn roused(&mut self, rouse: Option<WakeVia>) {
-            match (rouse, self.at) {
+        fn woken(&mut self, wake: Option<WakeVia>) {
+            match (wake, self.at) {
                 // The thread was woken, or its time has passed, but it does not have the lock yet.
                 (None, _) | (Some(_), At::Runs) => {}
                 (Some(WakeVia::Poll), At::Polls) | (Some(WakeVia::Unpark), At::StandsBy(_)) => {
                     self.at = At::Runs;
                 }
-                (Some(rouse), at) => panic!("{rouse:?} while it is {at:?}"),
+                (Some(wake), at) => panic!("{wake:?} while it is {at:?}"),
             }
         }
 
@@ -364,13 +364,13 @@ mod tests {
         }
 
         fn ends(&mut self, now_ns: u64, fails: bool) {
-            let rouse = if fails {
+            let wake = if fails {
                 self.lead.fail()
             } else {
                 self.lead.end(now_ns)
             };
             (self.is_led, self.seen_ns) = (false, now_ns);
-            self.roused(rouse);
+            self.woken(wake);
         }
 
         fn begins_poll(&mut self) {
@@ -382,15 +382,15 @@ mod tests {
         }
 
         fn ends_poll(&mut self, now_ns: u64) {
-            let rouse = self.lead.end_poll(now_ns);
+            let wake = self.lead.end_poll(now_ns);
             (self.is_led, self.is_poll, self.seen_ns) = (false, false, now_ns);
-            self.roused(rouse);
+            self.woken(wake);
             assert_eq!(self.lead.would_block(), None, "the next poll drives");
         }
 
         fn looks(&mut self, id: u64, eager: bool, now_ns: u64) {
-            let (looks, rouse) = self.lead.should_poll(id, eager, now_ns);
-            self.roused(rouse);
+            let (looks, wake) = self.lead.should_poll(id, eager, now_ns);
+            self.woken(wake);
             if looks {
                 assert!(!self.is_led, "what comes is the leader's");
                 self.seen_ns = now_ns;
@@ -418,7 +418,7 @@ mod tests {
                 }
                 // While calls poll, the thread keeps waiting, with a time limit as before.
                 At::StandsBy(Some(_)) => {
-                    if now_ns - self.looked_ns >= HANDOVER_TIMEOUT.as_nanos() as u64 {
+                    if now_ns - self.polled_ns >= HANDOVER_TIMEOUT.as_nanos() as u64 {
                         self.at = At::Runs;
                     }
                 }
@@ -456,7 +456,7 @@ mod tests {
             is_poll: false,
             is_stale: false,
             seen_ns: 1,
-            looked_ns: 0,
+            polled_ns: 0,
         };
         let (mut now_ns, mut seen) = (1, HashSet::new());
         for step in 0..200_000 {
@@ -468,15 +468,15 @@ mod tests {
                 8 => world.begins_poll(),
                 9 if world.is_poll => world.ends_poll(now_ns),
                 2 => {
-                    let rouse = world.lead.hand_over();
-                    world.roused(rouse);
+                    let wake = world.lead.hand_over();
+                    world.woken(wake);
                 }
                 3 => world.looks(id, below(2) == 0, now_ns),
                 4 if below(3) == 0 => world.lead.note_event(id, now_ns),
                 _ => world.thread_steps(now_ns),
             }
             let lead = &world.lead;
-            world.looked_ns = lead.polled_ns().unwrap_or(world.looked_ns);
+            world.polled_ns = lead.polled_ns().unwrap_or(world.polled_ns);
             assert_eq!(lead.is_led(), world.is_led, "step {step}");
             assert!(
                 world.is_served(),

@@ -13,7 +13,7 @@ use std::time::Duration;
 #[derive(Default)]
 pub(in crate::net) struct Parker {
     unparked: Mutex<bool>,
-    rouse: Condvar,
+    condition: Condvar,
     /// When a call last polled the links.
     polled_ns: AtomicU64,
 }
@@ -21,10 +21,10 @@ pub(in crate::net) struct Parker {
 impl Parker {
     /// Ends the thread's wait, or its next wait if it does not wait yet.
     pub(in crate::net) fn unpark(&self) {
-        let mut roused = self.unparked.lock().unwrap_or_else(PoisonError::into_inner);
-        *roused = true;
-        drop(roused);
-        self.rouse.notify_one();
+        let mut unparked = self.unparked.lock().unwrap_or_else(PoisonError::into_inner);
+        *unparked = true;
+        drop(unparked);
+        self.condition.notify_one();
     }
 
     /// Records that a call has polled: a thread that waits with a time waits longer.
@@ -35,15 +35,15 @@ impl Parker {
     /// Waits for [`Parker::unpark`]; if `left` is given, waits at first for this time and then
     /// until no call has polled for [`HANDOVER_TIMEOUT`].
     pub(in crate::net) fn wait(&self, mut left: Option<Duration>, now_ns: impl Fn() -> u64) {
-        let mut roused = self.unparked.lock().unwrap_or_else(PoisonError::into_inner);
-        while !*roused && left != Some(Duration::ZERO) {
-            roused = wait(&self.rouse, roused, left);
+        let mut unparked = self.unparked.lock().unwrap_or_else(PoisonError::into_inner);
+        while !*unparked && left != Some(Duration::ZERO) {
+            unparked = wait(&self.condition, unparked, left);
             left = left.map(|_| {
                 let passed_ns = now_ns().saturating_sub(self.polled_ns.load(Relaxed));
                 HANDOVER_TIMEOUT.saturating_sub(Duration::from_nanos(passed_ns))
             });
         }
-        *roused = false;
+        *unparked = false;
     }
 }
 
@@ -55,34 +55,34 @@ mod tests {
     use std::time::Instant;
 
     #[test]
-    fn the_thread_waits_as_long_as_calls_look() {
-        let (place, start) = (Parker::default(), Instant::now());
+    fn the_thread_waits_as_long_as_calls_poll() {
+        let (parker, start) = (Parker::default(), Instant::now());
         let now_ns = || start.elapsed().as_nanos() as u64;
-        let looks = AtomicUsize::new(0);
+        let clock_reads = AtomicUsize::new(0);
         // The clock stands still while calls poll, so the last poll is always recent.
-        let clock = || match looks.fetch_add(1, Relaxed) {
+        let clock = || match clock_reads.fetch_add(1, Relaxed) {
             0..3 => 0,
             _ => now_ns(),
         };
-        place.note_poll(0);
-        place.wait(Some(HANDOVER_TIMEOUT), clock);
-        assert!(looks.load(Relaxed) >= 4);
+        parker.note_poll(0);
+        parker.wait(Some(HANDOVER_TIMEOUT), clock);
+        assert!(clock_reads.load(Relaxed) >= 4);
         assert!(start.elapsed() >= HANDOVER_TIMEOUT);
     }
 
     #[test]
     fn an_earlier_unpark_ends_the_wait_at_once() {
-        let place = Parker::default();
-        place.unpark();
-        place.wait(None, || unreachable!("it has no time"));
+        let parker = Parker::default();
+        parker.unpark();
+        parker.wait(None, || unreachable!("it has no time"));
         thread::scope(|scope| {
-            scope.spawn(|| place.wait(None, || unreachable!("it has no time")));
-            place.unpark();
+            scope.spawn(|| parker.wait(None, || unreachable!("it has no time")));
+            parker.unpark();
         });
         // The earlier wake-up was consumed.
-        place.wait(Some(HANDOVER_TIMEOUT), || {
+        parker.wait(Some(HANDOVER_TIMEOUT), || {
             HANDOVER_TIMEOUT.as_nanos() as u64
         });
-        assert!(!*place.unparked.lock().unwrap());
+        assert!(!*parker.unparked.lock().unwrap());
     }
 }

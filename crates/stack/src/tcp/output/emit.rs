@@ -74,28 +74,28 @@ impl TxSegment<'_> {
     #[inline]
     pub(in crate::tcp) fn emit(
         &mut self,
-        way: &HeaderCache,
+        cache: &HeaderCache,
         send: &SendBuffer,
         host: &mut Interface,
         out: &mut dyn TxSink,
         most: usize,
     ) -> Option<usize> {
-        let cuts = if way.is_v6() {
+        let cuts = if cache.is_v6() {
             host.offload.tso6
         } else {
             host.offload.tso4
         };
         let mut done = 0;
         if self.payload_len > most && !cuts {
-            done = self.emit_full(way, send, host, out, most);
+            done = self.emit_full(cache, send, host, out, most);
             if self.payload_len > most {
                 return Some(done).filter(|done| *done > 0);
             }
         }
         if self.payload_len > GSO_BYTES_MAX && cuts {
-            return self.emit_burst(way, send, host, out, most);
+            return self.emit_burst(cache, send, host, out, most);
         }
-        let written = self.emit_rest(way, send, host, out, most);
+        let written = self.emit_rest(cache, send, host, out, most);
         done += if written { self.payload_len } else { 0 };
         Some(done).filter(|done| written || *done > 0)
     }
@@ -105,24 +105,24 @@ impl TxSegment<'_> {
     #[inline(never)]
     fn emit_full(
         &mut self,
-        way: &HeaderCache,
+        cache: &HeaderCache,
         send: &SendBuffer,
         host: &mut Interface,
         out: &mut dyn TxSink,
         most: usize,
     ) -> usize {
-        let (start, header_len) = (way.len(), self.header_len());
+        let (start, header_len) = (cache.len(), self.header_len());
         let mut template = [0; HEADERS_MAX];
         let template = &mut template[..start + header_len];
         let (head, header) = template.split_at_mut(start);
-        way.write(head, self.traffic_class, header_len + most);
+        cache.write(head, self.traffic_class, header_len + most);
         let (first, flags) = (self.header.seq, self.header.flags);
         // What ends here ends with the last of them.
         self.header.flags = Flags(flags.0 & !(Flags::FIN | Flags::PSH).0);
         self.header.seq = 0;
         self.emit_partial(header, Sum::new());
         (self.header.seq, self.header.flags) = (first, flags);
-        let rest = way.pseudo(header_len + most);
+        let rest = cache.pseudo(header_len + most);
         let rest = rest.and(Sum::new().bytes(header));
         let mut done = 0;
         while self.payload_len > most
@@ -151,14 +151,14 @@ impl TxSegment<'_> {
     #[inline(never)]
     fn emit_burst(
         &mut self,
-        way: &HeaderCache,
+        cache: &HeaderCache,
         send: &SendBuffer,
         host: &mut Interface,
         out: &mut dyn TxSink,
         most: usize,
     ) -> Option<usize> {
         let (each, flags) = (frame_len(most), self.header.flags);
-        let (way_len, header_len) = (way.len(), self.header_len());
+        let (way_len, header_len) = (cache.len(), self.header_len());
         let mut heads = [[0; HEADERS_MAX]; BURST_MAX];
         let mut lens = [0; BURST_MAX];
         let mut left = self.payload_len;
@@ -171,8 +171,8 @@ impl TxSegment<'_> {
                 0 => flags | Flags::PSH,
                 _ => Flags(flags.0 & !(Flags::FIN | Flags::PSH).0),
             };
-            way.write(head, self.traffic_class, header_len + *len);
-            self.emit_partial(header, way.pseudo(header_len + *len));
+            cache.write(head, self.traffic_class, header_len + *len);
+            self.emit_partial(header, cache.pseudo(header_len + *len));
             self.header.seq = self.header.seq.wrapping_add(*len as u32);
             if left == 0 {
                 break;
@@ -184,7 +184,7 @@ impl TxSegment<'_> {
             start = start.plus(lens[at]);
             BurstFrame {
                 head: &heads[at][..way_len + header_len],
-                meta: self.tx_meta(way, most, lens[at] > most),
+                meta: self.tx_meta(cache, most, lens[at] > most),
                 payload,
             }
         });
@@ -196,14 +196,14 @@ impl TxSegment<'_> {
     }
 
     /// What the link has to do to it.
-    fn tx_meta(&self, way: &HeaderCache, most: usize, cut: bool) -> TxMeta {
+    fn tx_meta(&self, cache: &HeaderCache, most: usize, cut: bool) -> TxMeta {
         TxMeta {
-            checksum_start: way.len() as u16,
+            checksum_start: cache.len() as u16,
             checksum_offset: Repr::CHECKSUM_AT,
             gso: cut.then(|| Gso {
                 size: most as u16,
-                header_len: (way.len() + self.header_len()) as u16,
-                v6: way.is_v6(),
+                header_len: (cache.len() + self.header_len()) as u16,
+                v6: cache.is_v6(),
             }),
         }
     }
@@ -212,7 +212,7 @@ impl TxSegment<'_> {
     #[inline]
     fn emit_rest(
         &mut self,
-        way: &HeaderCache,
+        cache: &HeaderCache,
         send: &SendBuffer,
         host: &mut Interface,
         out: &mut dyn TxSink,
@@ -226,24 +226,24 @@ impl TxSegment<'_> {
         } else {
             len
         };
-        let Some(frame) = out.reserve(way.len() + written) else {
+        let Some(frame) = out.reserve(cache.len() + written) else {
             return false;
         };
-        let (head, segment) = frame.split_at_mut(way.len());
+        let (head, segment) = frame.split_at_mut(cache.len());
         let (header, payload) = segment.split_at_mut(header_len);
-        way.write(head, self.traffic_class, len);
+        cache.write(head, self.traffic_class, len);
         if host.offload.checksum {
             let cut = self.payload_len > most;
             if cut {
                 // What goes out together is to be read together.
                 self.header.flags = self.header.flags | Flags::PSH;
             }
-            self.emit_partial(header, way.pseudo(len));
-            let partial = self.tx_meta(way, most, cut);
+            self.emit_partial(header, cache.pseudo(len));
+            let partial = self.tx_meta(cache, most, cut);
             out.submit_partial(partial, send.slices(self.start, self.payload_len));
         } else {
             let sum = send.payload_summed(self.start, payload);
-            self.emit_summed(header, way.pseudo(len).and(sum));
+            self.emit_summed(header, cache.pseudo(len).and(sum));
             out.submit();
         }
         host.counters.frames_out += 1;

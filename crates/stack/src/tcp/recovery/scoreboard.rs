@@ -10,7 +10,7 @@ pub const SEGMENTS_MAX: usize = 16_384;
 
 /// Segments for which there is room while none is in flight, so that requests
 /// need not ask for memory each.
-const KEPT: usize = 16;
+const RESERVED_SEGMENTS: usize = 16;
 
 /// A segment in flight.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -161,7 +161,7 @@ impl Scoreboard {
             each(first);
             self.segments.pop_front();
         }
-        if self.segments.is_empty() && self.segments.capacity() > KEPT {
+        if self.segments.is_empty() && self.segments.capacity() > RESERVED_SEGMENTS {
             self.segments = VecDeque::new();
         }
         partly
@@ -170,7 +170,7 @@ impl Scoreboard {
     /// Nothing is in flight any more, whatever became of it.
     pub(in crate::tcp) fn clear(&mut self) {
         self.segments.clear();
-        if self.segments.capacity() > KEPT {
+        if self.segments.capacity() > RESERVED_SEGMENTS {
             self.segments = VecDeque::new();
         }
         (self.sacked, self.lost, self.retrans, self.snd_inflight) = (0, 0, 0, 0);

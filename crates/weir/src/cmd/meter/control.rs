@@ -305,7 +305,7 @@ fn answer_of(line: &[u8], now_ns: i64, table: &Table) -> (Option<SessionEvent>, 
         error: None,
     };
     match kind_of(request, table) {
-        Ok(Asked::Event(kind)) => {
+        Ok(Wanted::Event(kind)) => {
             let event = SessionEvent {
                 number: 0,
                 received_unix_ns: now_ns,
@@ -316,7 +316,7 @@ fn answer_of(line: &[u8], now_ns: i64, table: &Table) -> (Option<SessionEvent>, 
             };
             (Some(event), done)
         }
-        Ok(Asked::Session(info)) => {
+        Ok(Wanted::Session(info)) => {
             let session = Some(info);
             (None, Answer { session, ..done })
         }
@@ -324,12 +324,12 @@ fn answer_of(line: &[u8], now_ns: i64, table: &Table) -> (Option<SessionEvent>, 
     }
 }
 
-enum Asked {
+enum Wanted {
     Event(SessionEventKind),
     Session(SessionInfo),
 }
 
-fn kind_of(request: Request, table: &Table) -> Result<Asked, String> {
+fn kind_of(request: Request, table: &Table) -> Result<Wanted, String> {
     let known = |id: &str| {
         let unknown = || format!("`{}`: no session of this identifier runs", short(id));
         let found = table.rows.running_session(id);
@@ -365,7 +365,7 @@ fn kind_of(request: Request, table: &Table) -> Result<Asked, String> {
                     "{key} is never looked up: add \"{kind}\" to `keys`"
                 ))
             });
-            Ok(Asked::Event(SessionEventKind::Up(SessionInfo {
+            Ok(Wanted::Event(SessionEventKind::Up(SessionInfo {
                 id: format!("control/{id}"),
                 subscriber,
                 keys: keys.collect::<Result<_, String>>()?,
@@ -373,8 +373,8 @@ fn kind_of(request: Request, table: &Table) -> Result<Asked, String> {
                 ..SessionInfo::default()
             })))
         }
-        Request::Down { id } => Ok(Asked::Event(SessionEventKind::Down(known(&id)?))),
-        Request::Get { id } => Ok(Asked::Session(known(&id)?)),
+        Request::Down { id } => Ok(Wanted::Event(SessionEventKind::Down(known(&id)?))),
+        Request::Get { id } => Ok(Wanted::Session(known(&id)?)),
     }
 }
 

@@ -150,7 +150,7 @@ pub(super) fn directions(config: &Config, interfaces: &[&str]) -> Result<Vec<Dir
 }
 
 /// What the counter's thread is told.
-enum News {
+enum ForwardingEvent {
     /// The programs are at the links; whether those of an earlier process counted until then.
     Attached { was_counting: bool },
     /// The forwarding has ended; whether the programs stay.
@@ -160,7 +160,7 @@ enum News {
 /// A counter beside the forwarding.
 pub(crate) struct Metering {
     stages: Vec<MeterStage>,
-    news: Sender<News>,
+    events: Sender<ForwardingEvent>,
     thread: JoinHandle<Result<Done, CliError>>,
     lost: Arc<AtomicU64>,
     is_attached: bool,
@@ -176,7 +176,7 @@ impl Metering {
         metrics: Option<Metrics>,
     ) -> Result<Metering, CliError> {
         let names: Vec<String> = interfaces.iter().map(|&name| name.to_owned()).collect();
-        let (news, heard) = mpsc::channel();
+        let (events, received) = mpsc::channel();
         let (give, stages) = mpsc::channel();
         let lost = Arc::new(AtomicU64::new(0));
         let losses = Losses {
@@ -186,12 +186,12 @@ impl Metering {
         let watchers = Watchers::new(&args, metrics)?;
         let thread = std::thread::Builder::new()
             .name("meter".to_owned())
-            .spawn(move || run(&args, &names, losses, watchers, &give, &heard))
+            .spawn(move || run(&args, &names, losses, watchers, &give, &received))
             .map_err(|error| CliError::run(format!("cannot start the counter: {error}")))?;
         match stages.recv() {
             Ok(stages) => Ok(Metering {
                 stages,
-                news,
+                events,
                 thread,
                 lost,
                 is_attached: false,
@@ -215,7 +215,7 @@ impl Metering {
         if !std::mem::replace(&mut self.is_attached, true) {
             let was_counting = tap.was_metered();
             // If it has ended, that is said below.
-            let _ = self.news.send(News::Attached { was_counting });
+            let _ = self.events.send(ForwardingEvent::Attached { was_counting });
         }
         self.lost.fetch_max(tap.lost_inside(), Ordering::Relaxed);
         if self.thread.is_finished() && !std::mem::replace(&mut self.is_said, true) {
@@ -229,7 +229,7 @@ impl Metering {
     /// Ends the counter with the forwarding, which has left the programs at the links, or not.
     pub(crate) fn end(self, stays: bool) -> Result<Done, CliError> {
         // If the counter has ended, its result is there.
-        let _ = self.news.send(News::Ended { stays });
+        let _ = self.events.send(ForwardingEvent::Ended { stays });
         joined(self.thread)
     }
 }
@@ -267,7 +267,7 @@ fn run(
     losses: Losses,
     mut watchers: Watchers,
     give: &Sender<Vec<MeterStage>>,
-    heard: &Receiver<News>,
+    received: &Receiver<ForwardingEvent>,
 ) -> Result<Done, CliError> {
     // The thread that forwards comes first; cuts and disks can wait.
     let _ = rustix::process::setpriority_process(None, 0);
@@ -291,10 +291,10 @@ fn run(
     let stages = |meter: &Meter| directions.iter().map(|way| meter.stage(*way)).collect();
     // The receiver waits for them.
     let _ = give.send(counter.with_meter(stages));
-    let was_counting = match heard.recv() {
-        Ok(News::Attached { was_counting }) => was_counting,
+    let was_counting = match received.recv() {
+        Ok(ForwardingEvent::Attached { was_counting }) => was_counting,
         // The links could not be had. What an earlier process has left goes on.
-        Ok(News::Ended { .. }) | Err(_) => {
+        Ok(ForwardingEvent::Ended { .. }) | Err(_) => {
             if counter.is_new() {
                 Meter::unpin(&counter.pins().folder).map_err(CliError::run)?;
             }
@@ -317,9 +317,9 @@ fn run(
         ..view
     };
     let stays = loop {
-        match heard.recv_timeout(WAIT) {
-            Err(RecvTimeoutError::Timeout) | Ok(News::Attached { .. }) => {}
-            Ok(News::Ended { stays }) => break stays,
+        match received.recv_timeout(WAIT) {
+            Err(RecvTimeoutError::Timeout) | Ok(ForwardingEvent::Attached { .. }) => {}
+            Ok(ForwardingEvent::Ended { stays }) => break stays,
             // The other thread has panicked: the process ends as after a kill.
             Err(RecvTimeoutError::Disconnected) => break true,
         }

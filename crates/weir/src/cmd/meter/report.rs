@@ -146,7 +146,7 @@ impl JsonLines {
 }
 
 /// Whose traffic a row of the table is: the kind, and its name.
-type Who = (u8, String);
+type RowOwner = (u8, String);
 
 /// An owner's sums and remarks by service and direction.
 type Rows = BTreeMap<(u16, u8), (Flags, Vec<u64>)>;
@@ -156,7 +156,7 @@ type Rows = BTreeMap<(u16, u8), (Flags, Vec<u64>)>;
 pub(super) struct Table {
     /// Frames that belong to sessions.
     pub(super) of_sessions: u64,
-    rows: HashMap<Who, Rows>,
+    rows: HashMap<RowOwner, Rows>,
     measures: Vec<Measure>,
     services: Vec<String>,
     link: Totals,
@@ -243,7 +243,7 @@ impl Table {
             let (first, last) = (format::time(Some(first)), format::time(Some(self.last_ns)));
             writeln!(out, "from {first} to {last}")?;
         }
-        let mut owners: Vec<(u64, &Who)> = self
+        let mut owners: Vec<(u64, &RowOwner)> = self
             .rows
             .iter()
             .map(|(who, rows)| (rows.values().map(|(_, counts)| counts[1]).sum(), who))
@@ -308,7 +308,7 @@ impl Table {
     }
 
     /// The lines of an owner: its name stands in the first one.
-    fn cells(&self, who: &Who) -> Vec<Vec<String>> {
+    fn cells(&self, who: &RowOwner) -> Vec<Vec<String>> {
         let rows = self.rows[who].iter();
         let lines = rows.map(|(&(service, direction), (flags, counts))| {
             let direction = if direction == 0 { "up" } else { "down" };
@@ -385,7 +385,7 @@ fn at(direction: usize, count: u64) -> [u64; 2] {
     counts
 }
 
-fn who(owner: &Owner) -> Who {
+fn who(owner: &Owner) -> RowOwner {
     let key = owner.keys.first().map(Key::to_string);
     match owner.kind {
         OwnerKind::Session => (0, owner.subscriber.clone()),

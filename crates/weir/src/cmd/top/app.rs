@@ -24,7 +24,7 @@ const TICK_INTERVAL: Duration = Duration::from_secs(1);
 /// Longest wait for frames before keys are looked for.
 const WAIT: Duration = Duration::from_millis(20);
 /// How long a message stays, unless another one comes.
-const NEWS_TIME: Duration = Duration::from_secs(8);
+const MESSAGE_TIME: Duration = Duration::from_secs(8);
 
 /// What is on the screen.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -277,7 +277,7 @@ fn shown(args: &Args, app: &mut App, tty: &mut Tty, is_live: bool) -> Result<(),
         if app
             .news
             .as_ref()
-            .is_some_and(|(at, _)| at.elapsed() > NEWS_TIME)
+            .is_some_and(|(at, _)| at.elapsed() > MESSAGE_TIME)
         {
             app.news = None;
             is_due = true;

@@ -4,7 +4,7 @@ use crate::monitor::dissect::Dissection;
 use crate::monitor::session::Session;
 use std::collections::BTreeSet;
 use std::ops::Range;
-use weir_monitor::Kept;
+use weir_monitor::StoredFrame;
 use weir_monitor::tree;
 
 /// A line of the tree.
@@ -35,7 +35,7 @@ pub(super) struct Detail {
 }
 
 impl Detail {
-    pub(super) fn new(kept: &Kept<'_>) -> Detail {
+    pub(super) fn new(kept: &StoredFrame<'_>) -> Detail {
         let mut detail = Detail {
             number: kept.number,
             bytes: kept.bytes.to_vec(),
@@ -154,7 +154,7 @@ impl Detail {
     }
 }
 
-fn own_lines(kept: &Kept<'_>) -> Vec<TreeLine> {
+fn own_lines(kept: &StoredFrame<'_>) -> Vec<TreeLine> {
     let mut lines = Vec::new();
     for layer in tree::decode(kept.bytes, kept.meta.linktype) {
         let cut = if layer.is_cut { " [cut]" } else { "" };

@@ -4,7 +4,7 @@ use crate::monitor::filter::Filter;
 use crate::monitor::report::end_name;
 use crate::report::frame_summary;
 use std::collections::VecDeque;
-use weir_monitor::{Digest, Flow, Host, Kept, Store};
+use weir_monitor::{Digest, Flow, Host, Store, StoredFrame};
 
 /// Most frames that one call tests against the filter, and that a search looks at.
 const SCAN_MAX: u64 = 200_000;
@@ -17,7 +17,7 @@ pub(super) enum Only {
 }
 
 impl Only {
-    fn has(&self, kept: &Kept<'_>) -> bool {
+    fn has(&self, kept: &StoredFrame<'_>) -> bool {
         let digest = Digest::of(kept.bytes, kept.meta.linktype);
         match self {
             Only::Flow(flow) => digest.flow().0 == *flow,
@@ -98,7 +98,7 @@ impl FrameList {
     }
 
     /// Whether the list shows this frame.
-    pub(super) fn accepts(&mut self, kept: &Kept<'_>) -> bool {
+    pub(super) fn accepts(&mut self, kept: &StoredFrame<'_>) -> bool {
         self.only.is_none_or(|only| only.has(kept))
             && self
                 .filter
@@ -169,7 +169,7 @@ impl FrameList {
     }
 
     /// The selected frame.
-    pub(super) fn current<'a>(&self, store: &'a Store) -> Option<Kept<'a>> {
+    pub(super) fn current<'a>(&self, store: &'a Store) -> Option<StoredFrame<'a>> {
         store.get(self.number(store, self.place(store))?)
     }
 
@@ -198,6 +198,6 @@ impl FrameList {
 }
 
 /// The line of a frame.
-pub(super) fn summary(kept: &Kept<'_>) -> String {
+pub(super) fn summary(kept: &StoredFrame<'_>) -> String {
     frame_summary::line(kept.bytes, kept.meta.len as usize, kept.meta.linktype)
 }

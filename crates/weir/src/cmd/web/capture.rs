@@ -9,7 +9,7 @@ use weir_link::pcap::{FrameRef, WriteError, Writer};
 /// Time of a slice.
 const SLICE_TIME_MAX: Duration = Duration::from_millis(5);
 /// Frames between two looks at the clock.
-const FRAMES_PER_LOOK: usize = 64;
+const FRAMES_PER_CLOCK_READ: usize = 64;
 /// Bytes of a TLS key log that go into a capture, at most: its last ones.
 const KEYS_LEN_MAX: u64 = 16 << 20;
 
@@ -78,7 +78,9 @@ impl Making {
         let frames = session.store.from(self.next);
         let frames = frames.take_while(|kept| kept.number < self.end);
         for (count, kept) in frames.enumerate() {
-            if count % FRAMES_PER_LOOK == FRAMES_PER_LOOK - 1 && began.elapsed() > SLICE_TIME_MAX {
+            if count % FRAMES_PER_CLOCK_READ == FRAMES_PER_CLOCK_READ - 1
+                && began.elapsed() > SLICE_TIME_MAX
+            {
                 return Ok(false);
             }
             self.next = kept.number + 1;

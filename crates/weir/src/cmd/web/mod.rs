@@ -21,7 +21,7 @@ use crate::signals::ShutdownSignal;
 use capture::Making;
 use serde::Serialize;
 use serde_json::value::RawValue;
-use server::{ASKS_MAX, Ask, Server};
+use server::{MonitorRequest, REQUESTS_MAX, Server};
 use std::collections::VecDeque;
 use std::fmt::Write as _;
 use std::io::Write;
@@ -38,7 +38,7 @@ const INTERVAL: Duration = Duration::from_secs(1);
 /// How often it is looked at what is asked for.
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
 /// How long the same news are given to who asks.
-const NEWS_AGE_MAX: Duration = Duration::from_millis(200);
+const UPDATE_AGE_MAX: Duration = Duration::from_millis(200);
 /// Points of the plots.
 const POINTS_MAX: usize = 300;
 /// Bytes of a token file, at most.
@@ -103,8 +103,8 @@ pub(crate) fn run(args: &Args) -> Result<(), CliError> {
             "weir: anyone who reaches {at} and has the token sees all frames; nothing is encrypted"
         ));
     }
-    let (asks, asked) = sync_channel(ASKS_MAX);
-    let server = Server::start(listener, &token, &args.names, asks).map_err(CliError::run)?;
+    let (requests, asked) = sync_channel(REQUESTS_MAX);
+    let server = Server::start(listener, &token, &args.names, requests).map_err(CliError::run)?;
     let mut out = std::io::stdout();
     writeln!(out, "http://{at}/?token={token}")
         .and_then(|()| out.flush())
@@ -159,7 +159,7 @@ struct Page {
     input: Input,
     session: Session,
     server: Server,
-    asked: Receiver<Ask>,
+    asked: Receiver<MonitorRequest>,
     /// Who waits for captures, and the one that is being made.
     waiting: VecDeque<capture::Waiting>,
     making: Option<Making>,
@@ -175,7 +175,7 @@ struct Page {
 
 /// What browsers get.
 #[derive(Serialize)]
-struct News<'a> {
+struct Update<'a> {
     source: &'a str,
     filter: &'a str,
     /// Whether frames may still come.
@@ -263,11 +263,11 @@ impl Page {
         points.map(|it| [of(it.frames), of(it.bytes)]).collect()
     }
 
-    fn take(&mut self, ask: Ask) -> Result<(), CliError> {
+    fn take(&mut self, ask: MonitorRequest) -> Result<(), CliError> {
         match ask {
             // The browser may have gone.
-            Ask::News(waiting) => drop(waiting.send(self.news()?)),
-            Ask::Capture(waiting) => self.waiting.push_back(waiting),
+            MonitorRequest::Update(waiting) => drop(waiting.send(self.news()?)),
+            MonitorRequest::Capture(waiting) => self.waiting.push_back(waiting),
         }
         Ok(())
     }
@@ -290,14 +290,14 @@ impl Page {
     /// The news of now, or of a moment ago.
     fn news(&mut self) -> Result<Arc<str>, CliError> {
         if let Some((made, news)) = &self.news
-            && made.elapsed() < NEWS_AGE_MAX
+            && made.elapsed() < UPDATE_AGE_MAX
         {
             return Ok(Arc::clone(news));
         }
         let state = report::json(&self.session, ROWS_MAX).map_err(CliError::run)?;
         let state = RawValue::from_string(state).map_err(CliError::run)?;
         let (source, filter) = (self.input.name(), self.input.filter());
-        let news = News {
+        let news = Update {
             source: &source,
             filter,
             live: !self.has_ended,

@@ -54,15 +54,15 @@ const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; c
                       img-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 
 /// What a request needs of the monitor.
-pub(super) enum Ask {
+pub(super) enum MonitorRequest {
     /// The news of now.
-    News(oneshot::Sender<Arc<str>>),
+    Update(oneshot::Sender<Arc<str>>),
     /// A capture of the frames that are kept.
     Capture(capture::Waiting),
 }
 
 /// Requests that wait for the monitor, at most.
-pub(super) const ASKS_MAX: usize = 64;
+pub(super) const REQUESTS_MAX: usize = 64;
 
 /// The running server; it ends when this is dropped.
 pub(super) struct Server {
@@ -78,18 +78,18 @@ struct Shared {
     cookie: String,
     names: Vec<String>,
     news: watch::Receiver<Arc<str>>,
-    asks: SyncSender<Ask>,
+    requests: SyncSender<MonitorRequest>,
     streams: Arc<Semaphore>,
     captures: Arc<Semaphore>,
 }
 
 impl Server {
-    /// Serves on `listener`, also to requests by `names`; asks the monitor by `asks`.
+    /// Serves on `listener`, also to requests by `names`; asks the monitor by `requests`.
     pub(super) fn start(
         listener: TcpListener,
         token: &str,
         names: &[String],
-        asks: SyncSender<Ask>,
+        requests: SyncSender<MonitorRequest>,
     ) -> io::Result<Server> {
         listener.set_nonblocking(true)?;
         let (news, shown) = watch::channel(Arc::from("{}"));
@@ -99,7 +99,7 @@ impl Server {
             cookie: format!("weir-{}", listener.local_addr()?.port()),
             names: names.iter().map(|name| name.to_lowercase()).collect(),
             news: shown,
-            asks,
+            requests,
             streams: Arc::clone(&streams),
             captures: Arc::new(Semaphore::new(CAPTURES_MAX)),
         });
@@ -265,7 +265,7 @@ impl Shared {
     /// Asks the monitor for its news; `None` if too many do, or it has ended.
     async fn news_now(&self) -> Option<Arc<str>> {
         let (asked, made) = oneshot::channel();
-        self.asks.try_send(Ask::News(asked)).ok()?;
+        self.requests.try_send(MonitorRequest::Update(asked)).ok()?;
         made.await.ok()
     }
 
@@ -395,7 +395,11 @@ async fn capture(State(shared): State<Arc<Shared>>) -> Response {
         return busy("two captures are being downloaded already");
     };
     let (asked, made) = oneshot::channel();
-    if shared.asks.try_send(Ask::Capture(asked)).is_err() {
+    if shared
+        .requests
+        .try_send(MonitorRequest::Capture(asked))
+        .is_err()
+    {
         return busy(IS_BUSY);
     }
     match made.await {

@@ -1,4 +1,4 @@
-use super::server::{ASKS_MAX, Ask, Server};
+use super::server::{MonitorRequest, REQUESTS_MAX, Server};
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
@@ -11,14 +11,14 @@ const TOKEN: &str = "0123456789abcdef";
 fn server(news: &str) -> (Server, SocketAddr) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let at = listener.local_addr().unwrap();
-    let (asks, asked) = sync_channel(ASKS_MAX);
+    let (requests, asked) = sync_channel(REQUESTS_MAX);
     let names = ["Monitor.Example".to_owned()];
-    let server = Server::start(listener, TOKEN, &names, asks).unwrap();
+    let server = Server::start(listener, TOKEN, &names, requests).unwrap();
     let news: Arc<str> = Arc::from(news);
     // It ends with the server.
     std::thread::spawn(move || {
         for ask in asked {
-            if let Ask::News(waiting) = ask {
+            if let MonitorRequest::Update(waiting) = ask {
                 let _ = waiting.send(Arc::clone(&news));
             }
         }

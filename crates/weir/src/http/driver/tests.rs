@@ -15,7 +15,7 @@ const CLIENT: &str = "192.0.2.2";
 /// Clients that take nothing.
 const SLOW: usize = 300;
 /// How long anything may take that is waited for.
-const PATIENCE: Duration = Duration::from_secs(30);
+const WAIT_MAX: Duration = Duration::from_secs(30);
 
 struct Site(std::path::PathBuf);
 
@@ -87,7 +87,7 @@ fn serve_with(
     driver.reset();
     let began = Instant::now();
     while memory() > 0 {
-        assert!(began.elapsed() < PATIENCE, "buffers of reset connections");
+        assert!(began.elapsed() < WAIT_MAX, "buffers of reset connections");
         std::thread::sleep(Duration::from_millis(5));
     }
     most
@@ -99,7 +99,7 @@ fn ask(net: &Net) -> TcpStream {
 
 fn ask_for(net: &Net, name: &str) -> TcpStream {
     let mut stream = TcpStream::connect(net, (SERVER, PORT)).unwrap();
-    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream.set_read_timeout(Some(WAIT_MAX)).unwrap();
     let asked = format!("GET /{name} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
     stream.write_all(asked.as_bytes()).unwrap();
     stream
@@ -151,7 +151,7 @@ fn memory_that_is_short_is_taken_from_those_that_take_least() {
         let mut is_reset = [false; SLOW];
         let count = |is_reset: &[bool; SLOW]| is_reset.iter().filter(|reset| **reset).count();
         let began = Instant::now();
-        while count(&is_reset) < SLOW / 2 && began.elapsed() < PATIENCE {
+        while count(&is_reset) < SLOW / 2 && began.elapsed() < WAIT_MAX {
             std::thread::sleep(limits.stall);
             for (stream, is_reset) in slow.iter_mut().zip(&mut is_reset) {
                 *is_reset |= !matches!(stream.take_error(), Ok(None));
@@ -171,7 +171,7 @@ fn an_answer_has_a_least_rate() {
     let wait = |windows: u64| {
         later.store(windows, SeqCst);
         let began = Instant::now();
-        while later.load(SeqCst) > 0 && began.elapsed() < PATIENCE {
+        while later.load(SeqCst) > 0 && began.elapsed() < WAIT_MAX {
             std::thread::sleep(Duration::from_millis(5));
         }
         // The reset has its time to arrive.
@@ -262,7 +262,7 @@ fn too_long_heads_are_answered() {
     serve("heads", Limits::default(), |net| {
         for (begin, status) in [("GET /", 414), ("GET / HTTP/1.1\r\nX: ", 431)] {
             let mut stream = TcpStream::connect(net, (SERVER, PORT)).unwrap();
-            stream.set_read_timeout(Some(PATIENCE)).unwrap();
+            stream.set_read_timeout(Some(WAIT_MAX)).unwrap();
             let head = format!("{begin}{}", "x".repeat(1 << 20));
             stream.write_all(head.as_bytes()).unwrap();
             let mut answer = vec![0; 12];

@@ -34,8 +34,8 @@ impl Bed {
         let folder = Folder(PathBuf::from(name));
         let root = Arc::new(PinFolder::mount(&folder.0).expect("root may"));
         let flags = rustix::event::EventfdFlags::CLOEXEC;
-        let news = rustix::event::eventfd(0, flags).expect("a descriptor");
-        let mut paths = EgressPool::of(&root, 1, &Arc::new(news)).expect("a folder");
+        let events_fd = rustix::event::eventfd(0, flags).expect("a descriptor");
+        let mut paths = EgressPool::of(&root, 1, &Arc::new(events_fd)).expect("a folder");
         let (jobs, todo) = channel();
         let (done, from) = channel();
         paths.thread = Some(Thread { jobs, done: from });

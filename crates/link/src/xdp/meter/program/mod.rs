@@ -119,12 +119,12 @@ pub(in crate::xdp) struct Spec {
     pub(super) flow_idle_ns: u64,
     /// Whether the table of unknown keys notes when each was entered.
     pub(super) adopts: bool,
-    pub(super) way: Way,
+    pub(super) direction_of: DirectionOf,
 }
 
 /// Which way frames go.
 #[derive(Clone, Debug)]
-pub(super) enum Way {
+pub(super) enum DirectionOf {
     /// All the same way.
     One(Direction),
     /// Up what this says, and down all else.
@@ -200,16 +200,16 @@ pub(in crate::xdp) fn emit(
         spec,
         hook,
         first_place,
-        direction: match spec.way {
-            Way::One(direction) => Some(direction),
-            Way::Each(_) => None,
+        direction: match spec.direction_of {
+            DirectionOf::One(direction) => Some(direction),
+            DirectionOf::Each(_) => None,
         },
     };
     emit.begin();
     emit.parse();
-    match &spec.way {
-        Way::One(_) => emit.attribute(&routines, None),
-        Way::Each(up) => emit.attribute_each(up, &routines)?,
+    match &spec.direction_of {
+        DirectionOf::One(_) => emit.attribute(&routines, None),
+        DirectionOf::Each(up) => emit.attribute_each(up, &routines)?,
     }
     emit.classify()?;
     emit.police(&routines);

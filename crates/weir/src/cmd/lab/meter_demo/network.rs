@@ -16,7 +16,7 @@ use weir_lab::net::{Host, Lab, Offloads, Process, Signal};
 use weir_meter::radius::packet::{ACCOUNTING_RESPONSE, Packet, attribute, request};
 
 /// Time limit of each wait.
-const PATIENCE: Duration = Duration::from_secs(30);
+const WAIT_MAX: Duration = Duration::from_secs(30);
 /// How often a RADIUS request is sent, as an access server does without an answer.
 const ATTEMPTS: u8 = 3;
 /// The server's address in the network of the subscribers.
@@ -92,14 +92,14 @@ impl Drop for Network {
     fn drop(&mut self) {
         if let Some(mut counter) = self.counter.take() {
             let _ = counter.signal(Signal::KILL);
-            let _ = counter.wait(PATIENCE);
+            let _ = counter.wait(WAIT_MAX);
         }
         // Nothing is there if no counter has begun.
         let _ = self.meter().and_then(|mut command| {
             command.arg("--clean");
             command.stdout(Stdio::null()).stderr(Stdio::null());
             let mut process = self.bridge.spawn(command).map_err(failed)?;
-            process.wait(PATIENCE).map_err(failed)
+            process.wait(WAIT_MAX).map_err(failed)
         });
     }
 }
@@ -213,7 +213,7 @@ impl Network {
             }
             let _ = sender.send(Err(said));
         });
-        match receiver.recv_timeout(PATIENCE) {
+        match receiver.recv_timeout(WAIT_MAX) {
             Ok(Ok(())) => {
                 self.counter = Some(process);
                 Ok(())
@@ -261,7 +261,7 @@ impl Network {
     fn end_counter(&mut self, signal: Signal) -> Result<(), CliError> {
         let mut counter = self.counter.take().expect("a counter runs");
         counter.signal(signal).map_err(failed)?;
-        match counter.wait(PATIENCE).map_err(failed)? {
+        match counter.wait(WAIT_MAX).map_err(failed)? {
             Some(_) => Ok(()),
             None => Err(failed("the counter does not end")),
         }
@@ -288,7 +288,7 @@ impl Network {
         let socket = socket.map_err(failed)?;
         socket.connect("127.0.0.1:1813").map_err(failed)?;
         socket
-            .set_read_timeout(Some(PATIENCE / 10))
+            .set_read_timeout(Some(WAIT_MAX / 10))
             .map_err(failed)?;
         for _ in 0..ATTEMPTS {
             let began = Instant::now();
