@@ -105,7 +105,7 @@ impl StackDriver {
         looks
     }
 
-    /// Tells the parked thread that calls poll the links.
+    /// Records for the parked thread that calls poll the links.
     fn note_poll(&self, state: &NetState) {
         if let Some(at_ns) = state.leadership.polled_ns() {
             self.parker.note_poll(at_ns);
