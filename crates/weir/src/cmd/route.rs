@@ -7,8 +7,9 @@ use crate::config::{self, Wrong};
 use crate::error::{CliError, say};
 use crate::input::on_off::OnOff;
 use crate::input::read_limited;
+use crate::input::tap_args::{StatsArgs, TapArgs};
 use crate::longest::MtuWarnings;
-use crate::report::metrics::{self, Metrics};
+use crate::report::metrics::Metrics;
 use crate::report::stats_file::StatsFile;
 use crate::report::stdout;
 use crate::report::tx_burst::{TxBurstMode, TxBurstReport};
@@ -16,7 +17,6 @@ use crate::signals::ShutdownSignal;
 use crate::watchdog::Watchdog;
 use report::Report;
 use std::io::Write;
-use std::net::SocketAddr;
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -103,54 +103,26 @@ pub(crate) struct Args {
     #[arg(long)]
     stats: bool,
 
-    /// Write the statistics to a file every second and at the end, as JSON;
-    /// standard output (-), a FIFO or a device gets a line each time
-    #[arg(long, value_name = "FILE")]
-    stats_json: Option<PathBuf>,
-
-    /// Serve metrics for Prometheus at this address, at /metrics; port 0
-    /// selects a free port, which is printed
-    #[arg(long, value_name = "ADDR:PORT", value_parser = metrics::address)]
-    metrics: Option<SocketAddr>,
-
     /// Path of frames while weir does not run: to the host (kernel), or dropped
     /// (drop)
     #[arg(long, value_name = "WHAT", default_value_t, value_parser = bypass)]
     bypass: Bypass,
-
-    /// Restore the interfaces on SIGINT and SIGTERM
-    #[arg(long)]
-    restore: bool,
-
-    /// Longest time that a frame may wait for a weir that does not respond, in
-    /// milliseconds, before the bypass takes over
-    #[arg(long, value_name = "N", default_value_t = weir_tap::HANG_MAX_DEFAULT.as_millis() as u64,
-          value_parser = clap::value_parser!(u64).range(1..=60_000),
-          allow_negative_numbers = true)]
-    hang_ms: u64,
 
     /// Let the kernel forward by itself between addresses that weir has
     /// forwarded between: on or off; then weir does not see every frame
     #[arg(long, alias = "fast-path", value_name = "WHAT", default_value = "off")]
     flow_cache: OnOff,
 
-    /// In copy mode, send many frames at once without a socket buffer for each:
-    /// where the devices support it (auto), the same with a message where not
-    /// (on), or never (off)
-    #[arg(long, alias = "bulk", value_name = "WHAT", default_value = "auto")]
-    tx_burst: TxBurstMode,
-
     /// Frames in each ring, a power of two; by default 16384 for two links,
     /// 4096 for eight
     #[arg(long, value_name = "N")]
     ring: Option<u32>,
 
-    /// How long to poll for frames before sleeping, in microseconds; polling
-    /// occupies a core and lowers the latency
-    #[arg(long, value_name = "N", default_value_t = 50,
-          value_parser = clap::value_parser!(u64).range(0..=1_000_000_000),
-          allow_negative_numbers = true)]
-    spin_us: u64,
+    #[command(flatten)]
+    tap: TapArgs,
+
+    #[command(flatten)]
+    outputs: StatsArgs,
 
     #[command(flatten)]
     metering: MeterArgs,
@@ -184,12 +156,12 @@ pub(crate) fn run(args: &Args) -> Result<(), CliError> {
         stdout::text(&format!("{}: good\n", name(source)))?;
         return Ok(());
     }
-    let json = args.stats_json.as_deref().map(StatsFile::open);
+    let json = args.outputs.stats_json.as_deref().map(StatsFile::open);
     let json = json.transpose()?;
     // Without privilege the process keeps its normal priority.
     let _ = weir_link::xdp::raise_priority();
     let stop = ShutdownSignal::watch_hangup_too()?;
-    let metrics = args.metrics.map(Metrics::serve).transpose()?;
+    let metrics = args.outputs.metrics.map(Metrics::serve).transpose()?;
     let mut metering = args.metering.start(&links, metrics.as_ref())?;
     let mut teller = StatsReporter {
         args,
@@ -212,7 +184,7 @@ pub(crate) fn run(args: &Args) -> Result<(), CliError> {
         &config,
         tap(args, config.links.len()),
         &stages,
-        args.restore,
+        args.tap.restore,
         vec![stop.wakes()?],
         |view| {
             text = String::new();
@@ -232,7 +204,7 @@ pub(crate) fn run(args: &Args) -> Result<(), CliError> {
         },
     );
     teller.life.end(ran.is_ok());
-    let stays = args.bypass != Bypass::Kernel && !args.restore;
+    let stays = args.bypass != Bypass::Kernel && !args.tap.restore;
     let metered = metering.map_or(Ok(()), |metering| metering.end(stays).map(drop));
     ran.map_err(|error| failure(&text, error))?;
     metered?;
@@ -243,14 +215,11 @@ pub(crate) fn run(args: &Args) -> Result<(), CliError> {
 fn tap(args: &Args, links: usize) -> weir_tap::Config {
     let tap = weir_tap::Config {
         bypass: args.bypass,
-        hang_max: Some(Duration::from_millis(args.hang_ms)),
-        spin: Duration::from_micros(args.spin_us),
-        tx_burst: args.tx_burst.is_tried(),
         flow_cache: args
             .flow_cache
             .is_on()
             .then(|| FlowCacheConfig::of(&[FlowKind::IpPair])),
-        ..weir_tap::Config::default()
+        ..args.tap.config()
     };
     tap.with_rings(
         args.ring.unwrap_or(weir_tap::Config::ring_for(links)),
@@ -343,7 +312,7 @@ impl StatsReporter<'_> {
         if self.began.is_none() {
             self.began = Some(now);
             self.life.ready();
-            introduce(view, self.args.tx_burst);
+            introduce(view, self.args.tap.tx_burst);
         }
         self.life.beat();
         self.longest.warn(view.tap);
@@ -358,7 +327,7 @@ impl StatsReporter<'_> {
             && due(self.rendered, METRICS_INTERVAL)
         {
             self.rendered = Some(now);
-            metrics.show(Report::new(view, self.args.tx_burst).prometheus());
+            metrics.show(Report::new(view, self.args.tap.tx_burst).prometheus());
         }
         let wanted = self.args.stats || self.json.is_some();
         if wanted
@@ -373,7 +342,7 @@ impl StatsReporter<'_> {
     }
 
     fn report_stats(&mut self, view: &Snapshot<'_>, now: Instant, last: bool) {
-        let report = Report::new(view, self.args.tx_burst);
+        let report = Report::new(view, self.args.tap.tx_burst);
         if self.args.stats
             && let Some((at, before)) = &self.last_report
         {

@@ -46,6 +46,20 @@ impl Exposition {
         }
     }
 
+    /// Adds these counters of links, each with a line for each link.
+    pub(crate) fn of_links<'l, L: 'l>(
+        &mut self,
+        links: impl Iterator<Item = (&'l str, &'l L)> + Clone,
+        counters: &[CounterOf<L>],
+    ) {
+        for (name, help, value) in counters {
+            let lines = links
+                .clone()
+                .map(|(link, counts)| (label("link", link), value(counts)));
+            self.metric(name, "counter", help, &lines.collect::<Vec<_>>());
+        }
+    }
+
     /// Adds these counters, each with a line for each row, which has [labels](label).
     pub(crate) fn counters<T>(&mut self, rows: &[(String, T)], counters: &[CounterOf<T>]) {
         for (name, help, value) in counters {
@@ -80,7 +94,7 @@ pub(crate) fn labels(labels: &[(&str, &str)]) -> String {
 /// An address to listen at, of `--metrics`.
 ///
 /// # Errors
-/// What would be right.
+/// The correct form.
 pub(crate) fn address(text: &str) -> Result<SocketAddr, String> {
     let wrong = |_| "write an address and a port, as in 127.0.0.1:9600 or [::1]:9600".to_owned();
     text.parse().map_err(wrong)

@@ -7,17 +7,17 @@ mod supervisor;
 use crate::cmd::meter::forwarding::{self as meter, Done, MeterArgs, Metering};
 use crate::error::{CliError, say};
 use crate::input::on_off::OnOff;
+use crate::input::tap_args::{StatsArgs, TapArgs};
 use crate::longest::MtuWarnings;
-use crate::report::metrics::{self, Metrics};
+use crate::report::metrics::Metrics;
 use crate::report::stats_file::StatsFile;
-use crate::report::tx_burst::{TxBurstMode, TxBurstReport};
+use crate::report::tx_burst::TxBurstReport;
 use crate::signals::ShutdownSignal;
 use crate::watchdog::Watchdog;
 use clap::Parser;
 use clap::builder::ArgPredicate;
 use report::Report;
 use std::cell::{Cell, RefCell};
-use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 use weir_tap::switch::{Decision, Settings, Switch, Vlans};
@@ -69,20 +69,9 @@ pub(crate) struct Args {
     )]
     bypass: Bypass,
 
-    /// Longest time that a frame may wait for a weir that does not respond, in
-    /// milliseconds, before the bypass takes over
-    #[arg(long, value_name = "N", default_value_t = weir_tap::HANG_MAX_DEFAULT.as_millis() as u64,
-          value_parser = clap::value_parser!(u64).range(1..=60_000),
-          allow_negative_numbers = true)]
-    hang_ms: u64,
-
     /// Restart after a death, or after a hang of one second
     #[arg(long)]
     restart: bool,
-
-    /// Restore the interfaces on SIGINT and SIGTERM
-    #[arg(long)]
-    restore: bool,
 
     /// Remove from the interfaces what an earlier run has left, and exit
     #[arg(long)]
@@ -122,19 +111,6 @@ pub(crate) struct Args {
     #[arg(long, value_name = "N", default_value_t = Config::ring_for(LINKS))]
     ring: u32,
 
-    /// How long to poll for frames before sleeping, in microseconds; a long
-    /// time occupies a core and lowers the latency
-    #[arg(long, value_name = "N", default_value_t = 50,
-          value_parser = clap::value_parser!(u64).range(0..=1_000_000_000),
-          allow_negative_numbers = true)]
-    spin_us: u64,
-
-    /// In copy mode, send many frames at once without a socket buffer for each:
-    /// where the devices support it (auto), the same with a message where not
-    /// (on), or never (off)
-    #[arg(long, alias = "bulk", value_name = "WHAT", default_value = "auto")]
-    tx_burst: TxBurstMode,
-
     /// Let weir's system calls poll the devices, for this many microseconds
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(0..=1_000_000_000),
           allow_negative_numbers = true)]
@@ -153,15 +129,11 @@ pub(crate) struct Args {
     #[arg(long)]
     stats: bool,
 
-    /// Write the statistics to a file every second and at the end, as JSON;
-    /// standard output (-), a FIFO or a device gets a line each time
-    #[arg(long, value_name = "FILE")]
-    stats_json: Option<PathBuf>,
+    #[command(flatten)]
+    tap: TapArgs,
 
-    /// Serve metrics for Prometheus at this address, at /metrics; port 0
-    /// chooses a free one
-    #[arg(long, value_name = "ADDR:PORT", value_parser = metrics::address)]
-    metrics: Option<SocketAddr>,
+    #[command(flatten)]
+    outputs: StatsArgs,
 
     /// Started by --restart
     #[arg(long, hide = true)]
@@ -211,7 +183,7 @@ pub(crate) fn run(args: &Args) -> Result<(), CliError> {
         return clean(args);
     }
     // A restarted bridge does not fail because of its statistics.
-    let json = args.stats_json.as_deref().map(|path| {
+    let json = args.outputs.stats_json.as_deref().map(|path| {
         if args.supervised {
             Ok(StatsFile::of(path))
         } else {
@@ -231,7 +203,7 @@ pub(crate) fn run(args: &Args) -> Result<(), CliError> {
     // With --restart the supervising process feeds the watchdog.
     let watchdog = args.watchdog.as_deref().filter(|_| !args.supervised);
     let life = Watchdog::new(watchdog)?;
-    let metrics = match args.metrics.map(Metrics::serve) {
+    let metrics = match args.outputs.metrics.map(Metrics::serve) {
         // As for statistics.
         Some(Err(error)) if args.supervised => {
             say(&format!("weir: {error}"));
@@ -272,7 +244,7 @@ pub(crate) fn in_the_wire(
 impl Args {
     /// Whether the programs stay at the links after an orderly end.
     fn leaves_programs(&self) -> bool {
-        self.bypass != Bypass::Kernel && !self.restore
+        self.bypass != Bypass::Kernel && !self.tap.restore
     }
 }
 
@@ -314,7 +286,7 @@ fn bridge(
     if let Some([a, b]) = metering.as_deref().map(Metering::stages) {
         bridge = bridge.meter([a.clone(), b.clone()]);
     }
-    if args.restore {
+    if args.tap.restore {
         bridge = bridge.restore();
     }
     if args.flow_cache.is_on() {
@@ -359,7 +331,7 @@ fn bridge(
                 && (written.elapsed() >= WRITE || stop.is_requested() || last.is_empty())
             {
                 written = Instant::now();
-                last = Report::of(tap, &switch.borrow(), second.get(), args.tx_burst);
+                last = Report::of(tap, &switch.borrow(), second.get(), args.tap.tx_burst);
                 show.show(&last);
             }
         },
@@ -415,13 +387,11 @@ fn settings(args: &Args) -> Settings {
 }
 
 fn configure(config: &mut Config, args: &Args) {
+    args.tap.apply(config);
     config.bypass = args.bypass;
-    config.hang_max = Some(Duration::from_millis(args.hang_ms));
     config.mode = args.mode;
     *config = config.with_rings(args.ring, LINKS);
-    config.spin = Duration::from_micros(args.spin_us);
     config.syscall_per_frame = args.calls_each;
-    config.tx_burst = args.tx_burst.is_tried();
     config.busy_poll = args.busy_poll_us.map(Duration::from_micros);
 }
 
@@ -431,7 +401,7 @@ fn introduce(args: &Args, tap: &Tap) {
     let modes: Vec<String> = links
         .filter_map(|(name, link)| {
             let (mode, hook) = tap.mode(link)?;
-            let bulk = TxBurstReport::of(tap, link, args.tx_burst);
+            let bulk = TxBurstReport::of(tap, link, args.tap.tx_burst);
             Some(format!("{name} by {mode} at {hook}{bulk}"))
         })
         .collect();

@@ -1,7 +1,7 @@
 //! The report of a bridge: traffic and cost.
 
 use crate::report::flow_cache::FlowCacheReport;
-use crate::report::metrics::{Exposition, label};
+use crate::report::metrics::{CounterOf, Exposition, label};
 use crate::report::tx_burst::{TxBurstMode, TxBurstReport};
 use serde::Serialize;
 use std::fmt;
@@ -157,10 +157,8 @@ impl Report {
     }
 }
 
-type LinkMetric = (&'static str, &'static str, fn(&Link) -> u64);
-
 /// Counters of each link.
-const BY_LINK: [LinkMetric; 12] = [
+const BY_LINK: [CounterOf<Link>; 12] = [
     ("rx_frames_total", "Frames received.", |l| l.rx_frames),
     ("rx_bytes_total", "Bytes received.", |l| l.rx_bytes),
     ("tx_frames_total", "Frames sent.", |l| l.tx_frames),
@@ -215,13 +213,8 @@ impl Report {
     /// The metrics.
     pub(super) fn prometheus(&self) -> Exposition {
         let mut out = Exposition::new("weir_bridge_");
-        for (name, help, value) in BY_LINK {
-            let rows = self.links.iter();
-            let rows: Vec<_> = rows
-                .map(|link| (label("link", &link.name), value(link)))
-                .collect();
-            out.metric(name, "counter", help, &rows);
-        }
+        let links = self.links.iter().map(|link| (&*link.name, link));
+        out.of_links(links, &BY_LINK);
         let dropped = DROPPED.map(|(reason, value)| {
             let count = self.links.iter().map(value).sum();
             (label("reason", reason), count)

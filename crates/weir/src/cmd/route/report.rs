@@ -2,7 +2,7 @@
 
 use crate::report::flow_cache::FlowCacheReport;
 use crate::report::format;
-use crate::report::metrics::{Exposition, label};
+use crate::report::metrics::{CounterOf, Exposition, label};
 use crate::report::tx_burst::{TxBurstMode, TxBurstReport};
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -161,16 +161,7 @@ impl Report {
     /// The metrics.
     pub(super) fn prometheus(&self) -> Exposition {
         let mut out = Exposition::new("weir_route_");
-        let mut metric = |name: &str, kind: &str, help: &str, rows: &[(String, u64)]| {
-            out.metric(name, kind, help, rows);
-        };
-        let links = |value: fn(&Link) -> u64| -> Vec<(String, u64)> {
-            let rows = self.links.iter();
-            rows.map(|link| (label("link", &link.name), value(link)))
-                .collect()
-        };
-        type Row = (&'static str, &'static str, fn(&Link) -> u64);
-        let by_link: [Row; 10] = [
+        let by_link: [CounterOf<Link>; 10] = [
             ("rx_frames_total", "Frames received.", |l| l.rx_frames),
             ("rx_bytes_total", "Bytes received.", |l| l.rx_bytes),
             ("tx_frames_total", "Frames sent.", |l| l.tx_frames),
@@ -196,9 +187,11 @@ impl Report {
                 |l| l.tx_too_long,
             ),
         ];
-        for (name, help, value) in by_link {
-            metric(name, "counter", help, &links(value));
-        }
+        let links = self.links.iter().map(|link| (&*link.name, link));
+        out.of_links(links, &by_link);
+        let mut metric = |name: &str, kind: &str, help: &str, rows: &[(String, u64)]| {
+            out.metric(name, kind, help, rows);
+        };
         let family = |v: u8| label("family", &format!("ipv{v}"));
         metric(
             "forwarded_total",

@@ -13,17 +13,17 @@ use crate::config::{self, Wrong};
 use crate::error::{CliError, say};
 use crate::input::on_off::OnOff;
 use crate::input::read_limited;
+use crate::input::tap_args::{StatsArgs, TapArgs};
 use crate::longest::MtuWarnings;
-use crate::report::metrics::{self, Metrics};
+use crate::report::metrics::Metrics;
 use crate::report::stats_file::StatsFile;
 use crate::report::stdout;
-use crate::report::tx_burst::TxBurstMode;
 use crate::signals::ShutdownSignal;
 use crate::watchdog::Watchdog;
 use ipsec::{Rereader, SaFile};
 use report::Report;
 use servers::ServersRereader;
-use std::net::{IpAddr, SocketAddr};
+use std::net::IpAddr;
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -97,32 +97,11 @@ pub(crate) struct LiveArgs {
     #[arg(long)]
     clean: bool,
 
-    /// Write the statistics to a file every second and at the end, as JSON;
-    /// standard output (-), a FIFO or a device gets a line each time
-    #[arg(long, value_name = "FILE")]
-    stats_json: Option<PathBuf>,
-
-    /// Serve metrics for Prometheus at this address, at /metrics; port 0
-    /// chooses a free one
-    #[arg(long, value_name = "ADDR:PORT", value_parser = metrics::address)]
-    metrics: Option<SocketAddr>,
-
     /// Path of frames while weir does not run: to the host (kernel), or dropped
     /// (drop); by default dropped if a stage translates, drops or protects, otherwise to
     /// the host
     #[arg(long, value_name = "WHAT")]
     bypass: Option<Bypass>,
-
-    /// Restore the interfaces on SIGINT and SIGTERM
-    #[arg(long)]
-    restore: bool,
-
-    /// Longest time that a frame may wait for a weir that does not respond, in
-    /// milliseconds, before the bypass takes over
-    #[arg(long, value_name = "N", default_value_t = weir_tap::HANG_MAX_DEFAULT.as_millis() as u64,
-          value_parser = clap::value_parser!(u64).range(1..=60_000),
-          allow_negative_numbers = true)]
-    hang_ms: u64,
 
     /// Let the kernel treat further frames of a flow by itself as the stages did
     /// the first ones: on or off; then weir does not see every frame
@@ -135,23 +114,16 @@ pub(crate) struct LiveArgs {
           allow_negative_numbers = true)]
     flow_entries: u32,
 
-    /// In copy mode, send many frames at once without a socket buffer for each:
-    /// where the devices support it (auto), the same with a message where not
-    /// (on), or never (off)
-    #[arg(long, value_name = "WHAT", default_value = "auto")]
-    tx_burst: TxBurstMode,
-
     /// Frames in each ring, a power of two; by default 16384 for two links,
     /// 4096 for eight
     #[arg(long, value_name = "N")]
     ring: Option<u32>,
 
-    /// How long to poll for frames before sleeping, in microseconds; polling
-    /// occupies a core and lowers the latency
-    #[arg(long, value_name = "N", default_value_t = 50,
-          value_parser = clap::value_parser!(u64).range(0..=1_000_000_000),
-          allow_negative_numbers = true)]
-    spin_us: u64,
+    #[command(flatten)]
+    tap: TapArgs,
+
+    #[command(flatten)]
+    outputs: StatsArgs,
 }
 
 /// Interval of the statistics.
@@ -276,15 +248,16 @@ fn live(
         return stdout::text(&format!("{}: good\n", source.name));
     }
     let log = log::sink(&config, directory)?;
-    let json = args.stats_json.as_deref().map(StatsFile::open);
+    let json = args.outputs.stats_json.as_deref().map(StatsFile::open);
     let json = json.transpose()?;
-    let metrics = args.metrics.map(Metrics::serve).transpose()?;
+    let metrics = args.outputs.metrics.map(Metrics::serve).transpose()?;
     // Without privilege the process keeps its normal priority.
     let _ = weir_link::xdp::raise_priority();
     let servers = ServersRereader::watch(source, &config, file)?;
-    let stop = match sa_file.is_some() || servers.is_some() {
-        true => ShutdownSignal::watch()?,
-        false => ShutdownSignal::watch_hangup_too()?,
+    let stop = if sa_file.is_some() || servers.is_some() {
+        ShutdownSignal::watch()?
+    } else {
+        ShutdownSignal::watch_hangup_too()?
     };
     let rereader = sa_file.map(Rereader::watch).transpose()?;
     let mut teller = Teller {
@@ -307,7 +280,7 @@ fn live(
         tap,
         &[],
         Some(stages),
-        args.restore,
+        args.tap.restore,
         vec![stop.wakes()?],
         |view| {
             let asked = stop.is_requested();
@@ -352,15 +325,12 @@ fn tap(args: &LiveArgs, bypass: Bypass, config: &BoxConfig) -> weir_tap::Config 
     let (links, held) = (config.router.links.len(), config.chunks_max());
     let tap = weir_tap::Config {
         bypass,
-        hang_max: Some(Duration::from_millis(args.hang_ms)),
-        spin: Duration::from_micros(args.spin_us),
-        tx_burst: args.tx_burst.is_tried(),
         held,
         flow_cache: (args.flow_cache.is_on() && held == 0).then_some(FlowCacheConfig {
             kinds: &[FlowKind::FiveTuple],
             entries_max: args.flow_entries,
         }),
-        ..weir_tap::Config::default()
+        ..args.tap.config()
     };
     tap.with_rings(
         args.ring.unwrap_or(weir_tap::Config::ring_for(links)),

@@ -2,7 +2,7 @@
 
 use crate::cmd::shape::report::Queues;
 use crate::report::flow_cache::FlowCacheReport;
-use crate::report::metrics::{Exposition, label, labels};
+use crate::report::metrics::{CounterOf, Exposition, label, labels};
 use serde::Serialize;
 use std::collections::BTreeMap;
 use weir_apps::router::Snapshot;
@@ -90,10 +90,8 @@ impl Report {
     }
 }
 
-type LinkMetric = (&'static str, &'static str, fn(&Link) -> u64);
-
 /// Counters of each link.
-const BY_LINK: [LinkMetric; 5] = [
+const BY_LINK: [CounterOf<Link>; 5] = [
     ("rx_frames_total", "Frames received.", |l| l.rx_frames),
     ("rx_bytes_total", "Bytes received.", |l| l.rx_bytes),
     ("tx_frames_total", "Frames sent.", |l| l.tx_frames),
@@ -107,13 +105,8 @@ impl Report {
     /// The metrics.
     pub(super) fn prometheus(&self) -> Exposition {
         let mut out = Exposition::new("weir_run_");
-        for (name, help, value) in BY_LINK {
-            let rows = self.links.iter();
-            let rows: Vec<_> = rows
-                .map(|link| (label("link", &link.name), value(link)))
-                .collect();
-            out.metric(name, "counter", help, &rows);
-        }
+        let links = self.links.iter().map(|link| (&*link.name, link));
+        out.of_links(links, &BY_LINK);
         let forwarded = [("4", self.forwarded_v4), ("6", self.forwarded_v6)];
         let forwarded = forwarded.map(|(family, count)| (label("family", family), count));
         out.metric(

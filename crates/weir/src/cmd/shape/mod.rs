@@ -7,17 +7,16 @@ use crate::cmd::run::nat::quoted;
 use crate::config;
 use crate::error::{CliError, say};
 use crate::input::read_limited;
+use crate::input::tap_args::{StatsArgs, TapArgs};
 use crate::longest::MtuWarnings;
-use crate::report::metrics::{self, Metrics};
+use crate::report::metrics::Metrics;
 use crate::report::stats_file::StatsFile;
 use crate::report::stdout;
-use crate::report::tx_burst::TxBurstMode;
 use crate::signals::ShutdownSignal;
 use crate::watchdog::Watchdog;
 use clap::ValueEnum;
 use report::Report;
 use std::fmt::Write;
-use std::net::SocketAddr;
 use std::ops::ControlFlow;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -116,48 +115,20 @@ pub(crate) struct Args {
     #[arg(long)]
     clean: bool,
 
-    /// Write the statistics to a file every second and at the end, as JSON;
-    /// standard output (-), a FIFO or a device gets a line each time
-    #[arg(long, value_name = "FILE")]
-    stats_json: Option<PathBuf>,
-
-    /// Serve metrics for Prometheus at this address, at /metrics; port 0
-    /// chooses a free one
-    #[arg(long, value_name = "ADDR:PORT", value_parser = metrics::address)]
-    metrics: Option<SocketAddr>,
-
     /// Path of frames while weir does not run: between the two links in the
     /// kernel (wire), to the host (kernel), or dropped (drop)
     #[arg(long, value_name = "WHAT", default_value = "wire")]
     bypass: Bypass,
 
-    /// Restore the interfaces on SIGINT and SIGTERM
-    #[arg(long)]
-    restore: bool,
-
-    /// Longest time that a frame may wait for a weir that does not respond, in
-    /// milliseconds, before the bypass takes over
-    #[arg(long, value_name = "N", default_value_t = weir_tap::HANG_MAX_DEFAULT.as_millis() as u64,
-          value_parser = clap::value_parser!(u64).range(1..=60_000),
-          allow_negative_numbers = true)]
-    hang_ms: u64,
-
-    /// In copy mode, send many frames at once without a socket buffer for each:
-    /// where the devices support it (auto), the same with a message where not
-    /// (on), or never (off)
-    #[arg(long, value_name = "WHAT", default_value = "auto")]
-    tx_burst: TxBurstMode,
-
     /// Frames in each ring, a power of two
     #[arg(long, value_name = "N", default_value_t = Config::ring_for(LINKS))]
     ring: u32,
 
-    /// How long to poll for frames before sleeping, in microseconds; a long
-    /// time occupies a core and lowers the latency
-    #[arg(long, value_name = "N", default_value_t = 50,
-          value_parser = clap::value_parser!(u64).range(0..=1_000_000_000),
-          allow_negative_numbers = true)]
-    spin_us: u64,
+    #[command(flatten)]
+    tap: TapArgs,
+
+    #[command(flatten)]
+    outputs: StatsArgs,
 }
 
 /// Frames that share a queue.
@@ -289,11 +260,8 @@ fn tap(args: &Args, config: &ShapeConfig) -> Result<Config, CliError> {
     }
     let tap = Config {
         bypass: args.bypass,
-        hang_max: Some(Duration::from_millis(args.hang_ms)),
-        spin: Duration::from_micros(args.spin_us),
-        tx_burst: args.tx_burst.is_tried(),
         held: config.chunks_max(),
-        ..Config::default()
+        ..args.tap.config()
     };
     let tap = tap.with_rings(args.ring, LINKS);
     let wanted = u64::from(args.ring) * 3 + u64::from(tap.reserved + tap.held);
@@ -314,9 +282,9 @@ fn shape(
     tap: Config,
     seed: u64,
 ) -> Result<(), CliError> {
-    let json = args.stats_json.as_deref().map(StatsFile::open);
+    let json = args.outputs.stats_json.as_deref().map(StatsFile::open);
     let json = json.transpose()?;
-    let metrics = args.metrics.map(Metrics::serve).transpose()?;
+    let metrics = args.outputs.metrics.map(Metrics::serve).transpose()?;
     // Without privilege the process keeps its normal priority.
     let _ = weir_link::xdp::raise_priority();
     let stop = ShutdownSignal::watch_hangup_too()?;
@@ -330,18 +298,26 @@ fn shape(
         ended: Ok(()),
     };
     let wakes = vec![stop.wakes()?];
-    let ran = shape::run(config, shapers, tap, seed, args.restore, wakes, |view| {
-        let asked = stop.is_requested();
-        if asked {
-            teller.life.stopping();
-        }
-        teller.tell(&view);
-        if asked {
-            ControlFlow::Break(())
-        } else {
-            ControlFlow::Continue(())
-        }
-    });
+    let ran = shape::run(
+        config,
+        shapers,
+        tap,
+        seed,
+        args.tap.restore,
+        wakes,
+        |view| {
+            let asked = stop.is_requested();
+            if asked {
+                teller.life.stopping();
+            }
+            teller.tell(&view);
+            if asked {
+                ControlFlow::Break(())
+            } else {
+                ControlFlow::Continue(())
+            }
+        },
+    );
     teller.life.end(ran.is_ok());
     ran.map_err(failure)?;
     teller.ended

@@ -1,6 +1,6 @@
 //! The report of a shaper: links, and the classes of what leaves each.
 
-use crate::report::metrics::{Exposition, label, labels};
+use crate::report::metrics::{CounterOf, Exposition, labels};
 use serde::Serialize;
 use weir_apps::shape::{ClassCounts, Shaped, Shaper, Snapshot};
 
@@ -117,10 +117,8 @@ impl Report {
     }
 }
 
-type LinkMetric = (&'static str, &'static str, fn(&Link) -> u64);
-
 /// Counters of each link.
-const BY_LINK: [LinkMetric; 9] = [
+const BY_LINK: [CounterOf<Link>; 9] = [
     ("rx_frames_total", "Frames received.", |l| l.rx_frames),
     ("rx_bytes_total", "Bytes received.", |l| l.rx_bytes),
     ("tx_frames_total", "Frames sent.", |l| l.tx_frames),
@@ -190,13 +188,8 @@ impl Report {
     /// The metrics.
     pub(super) fn prometheus(&self) -> Exposition {
         let mut out = Exposition::new("weir_shape_");
-        for (name, help, value) in BY_LINK {
-            let rows = self.links.iter();
-            let rows: Vec<_> = rows
-                .map(|link| (label("link", &link.name), value(link)))
-                .collect();
-            out.metric(name, "counter", help, &rows);
-        }
+        let links = self.links.iter().map(|link| (&*link.name, link));
+        out.of_links(links, &BY_LINK);
         for (name, kind, help, value) in BY_CLASS {
             let mut rows = Vec::new();
             for link in &self.links {
