@@ -9,6 +9,7 @@
 
 use crate::batch::{Batch, Output};
 use crate::flow::Direction;
+use crate::layers::ETHERNET;
 use crate::packet::Packet;
 use crate::reload::RELOAD_INTERVAL;
 use crate::stage::Stage;
@@ -45,27 +46,27 @@ impl Ipsec {
     }
 }
 
-/// A frame of an IP packet; who sends it sets the MAC addresses.
+/// A frame of an IP packet; the output sets the MAC addresses.
 fn frame(packet: &[u8]) -> Vec<u8> {
     let kind = match packet.first().map(|byte| byte >> 4) {
         Some(6) => EtherType::IPV6,
         _ => EtherType::IPV4,
     };
-    let mut frame = Vec::with_capacity(14 + packet.len());
+    let mut frame = Vec::with_capacity(ETHERNET + packet.len());
     frame.extend_from_slice(&[0; 12]);
     frame.extend_from_slice(&kind.0.to_be_bytes());
     frame.extend_from_slice(packet);
     frame
 }
 
-/// The offset of the IP header, or what becomes of a frame without one: of
+/// The offset of the IP header, or the outcome of a frame without one: of
 /// others, only ARP may pass.
 fn ip(packet: &Packet<'_>) -> Result<usize, Option<&'static str>> {
     if let Some(layers) = packet.layers() {
         return Ok(layers.ip);
     }
     let bytes = packet.bytes();
-    if bytes.len() >= 14 && EtherType(read_u16(bytes, 12)) == EtherType::ARP {
+    if bytes.len() >= ETHERNET && EtherType(read_u16(bytes, 12)) == EtherType::ARP {
         Err(None)
     } else {
         Err(Some("not-ip"))

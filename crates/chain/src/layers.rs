@@ -4,13 +4,13 @@
 use crate::flow::Flow;
 use std::net::IpAddr;
 use weir_wire::field::{array, read_u16};
-use weir_wire::{EtherType, Protocol, ipv4, ipv6};
+use weir_wire::{EtherType, Protocol, ethernet, ipv4, ipv6};
 
 /// VLAN tags that are skipped, at most.
 const TAGS_MAX: usize = 2;
 
 /// Bytes of an Ethernet header without tags.
-pub(crate) const ETHERNET: usize = 14;
+pub(crate) const ETHERNET: usize = ethernet::Repr::LEN;
 
 /// The headers of an IP packet in an Ethernet frame.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -26,8 +26,7 @@ impl Rng {
 
     /// A number below `bound`; 0 for a bound of 0.
     pub fn below(&mut self, bound: usize) -> usize {
-        // The high half of a 128-bit product is uniform enough for tests.
-        ((u128::from(self.bits()) * bound as u128) >> 64) as usize
+        self.0.below(bound as u64) as usize
     }
 
     /// A number in the range, which must not be empty.

@@ -8,7 +8,7 @@ use weir_wire::rng::SplitMix64;
 pub struct Rng(SplitMix64);
 
 impl Rng {
-    /// A sequence of its own for each seed.
+    /// The sequence of a seed.
     pub fn new(seed: u64) -> Rng {
         Rng(SplitMix64::new(seed))
     }
@@ -20,7 +20,7 @@ impl Rng {
 
     /// A number below `bound`; zero for a bound of zero.
     pub fn below(&mut self, bound: u32) -> u32 {
-        ((u128::from(self.bits()) * u128::from(bound)) >> 64) as u32
+        self.0.below(bound.into()) as u32
     }
 
     /// A number above zero and at most one.
@@ -34,11 +34,11 @@ impl Rng {
     }
 }
 
-/// Numbers that nobody predicts who has seen others of them: SipHash of a
-/// count and a purpose, keyed by a seed that peers do not know.
+/// Numbers that cannot be predicted from others: SipHash of a count and a purpose, keyed by a seed
+/// that peers do not know.
 #[derive(Clone, Debug)]
 pub(crate) struct PrfRng {
-    /// The seed and the purpose are in.
+    /// SipHash with the seed and the purpose.
     keyed: DefaultHasher,
     count: u64,
 }

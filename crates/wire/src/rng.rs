@@ -20,6 +20,13 @@ impl SplitMix64 {
         z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
         z ^ (z >> 31)
     }
+
+    /// A number below `bound`; 0 for a bound of 0. The high half of a 128-bit product: nearly
+    /// uniform, without a division.
+    #[inline]
+    pub fn below(&mut self, bound: u64) -> u64 {
+        ((u128::from(self.bits()) * u128::from(bound)) >> 64) as u64
+    }
 }
 
 #[cfg(test)]

@@ -7,12 +7,13 @@ use weir_lab::load::Sink;
 use weir_lab::net::Device;
 use weir_link::bpf::Hook;
 use weir_link::live::{SendError, Sender};
+use weir_wire::{ethernet, ipv4, udp};
 
 pub(super) const A: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);
 pub(super) const B: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 2);
 
 /// Bytes of a datagram's headers, from Ethernet's on.
-const HEADERS_BYTES: usize = 14 + 20 + 8;
+const HEADERS_BYTES: usize = ethernet::Repr::LEN + ipv4::Repr::LEN + udp::Repr::LEN;
 
 /// Number of frames between two readings of the clock.
 const FRAMES_PER_CLOCK_READ: u64 = 256;
@@ -36,7 +37,7 @@ fn ns_per_frame(
     }
 }
 
-/// Whole frames, so many in each system call; the other end drops them.
+/// Whole frames, several in each system call; the other end drops them.
 pub(super) fn frames(
     from: &Device,
     to: &Device,

@@ -155,15 +155,15 @@ pub const BENCHES: &[Listed] = &[
         &[Root], 180,
     ),
     row(
-        "rfc2544/fast path xdp",
-        Rfc2544("weir bridge {a} {b} --fast-path on", Bridge, "--peer linux-bridge \
+        "rfc2544/flow cache xdp",
+        Rfc2544("weir bridge {a} {b} --flow-cache on", Bridge, "--peer linux-bridge \
             --peer xdp-redirect --sizes 64 --sink xdp --tests throughput \
             --duration 0.2 --confirm 0.4 --repeat 3"),
         &[Root], 120,
     ),
     row(
-        "rfc2544/fast path tc",
-        Rfc2544("weir bridge {a} {b} --fast-path on", Bridge, "--peer linux-bridge \
+        "rfc2544/flow cache tc",
+        Rfc2544("weir bridge {a} {b} --flow-cache on", Bridge, "--peer linux-bridge \
             --peer xdp-redirect --sizes 64 --sink tc --tests throughput \
             --duration 0.2 --confirm 0.4 --repeat 3"),
         &[Root], 120,

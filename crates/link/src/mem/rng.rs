@@ -19,8 +19,7 @@ impl Rng {
 
     /// A number below `bound`, which is not zero.
     pub(super) fn below(&mut self, bound: u64) -> u64 {
-        // The high half of the product: nearly uniform, without a division.
-        ((u128::from(self.bits()) * u128::from(bound)) >> 64) as u64
+        self.0.below(bound)
     }
 
     /// True with a probability of `ppm` parts per million.

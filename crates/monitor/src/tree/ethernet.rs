@@ -5,6 +5,9 @@ use super::{Claim, Fields, Next, View};
 use crate::protocol::ether_type_name;
 use weir_wire::LinkType;
 
+/// Length of an Ethernet header, in bytes.
+const HEADER: usize = weir_wire::ethernet::Repr::LEN;
+
 pub(super) const VIEW: View = View {
     name: "Ethernet",
     claims: &[Claim::Link(LinkType::EN10MB)],
@@ -20,11 +23,14 @@ fn decode(fields: &mut Fields<'_>) -> Option<Next> {
     let number = fields.half(12)?;
     if number < 0x600 {
         fields.field(12..14, "Length", number);
-        fields.ends_at(14 + usize::from(number));
-        return Some(Next::Data(14));
+        fields.ends_at(HEADER + usize::from(number));
+        return Some(Next::Data(HEADER));
     }
     ether_type(fields, 12)?;
-    Some(Next::Payload(14, [Some(Claim::EtherType(number)), None]))
+    Some(Next::Payload(
+        HEADER,
+        [Some(Claim::EtherType(number)), None],
+    ))
 }
 
 /// Adds the field of an EtherType.

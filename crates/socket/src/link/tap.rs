@@ -7,12 +7,13 @@ use std::os::fd::{AsFd, BorrowedFd};
 use weir_link::net::{self, TapGso, TapHeader, WriteBatch};
 use weir_stack::TxSink;
 use weir_stack::iface::{BURST_MAX, BurstFrame, Offload, RxMeta, TxMeta};
+use weir_wire::{ethernet, ipv6};
 
 /// Longest frame, in bytes: the longest IPv6 packet and a VLAN-tagged Ethernet header.
 const FRAME_LEN_MAX: usize = 40 + 65_535 + 18;
 
 /// Length of the driver's header and the longest headers of a frame.
-const HEAD_LEN_MAX: usize = TapHeader::LEN + 14 + 40 + 60;
+const HEAD_LEN_MAX: usize = TapHeader::LEN + ethernet::Repr::LEN + ipv6::Repr::LEN + 60;
 
 /// Bytes after which one call hands over no further frame: two of the longest frames, which
 /// are still in the caches when they are read.
@@ -134,7 +135,7 @@ impl Tap {
         written.is_ok()
     }
 
-    /// What the driver's header says of the frame received last.
+    /// The metadata in the driver's header of the last received frame.
     fn rx_meta(&self) -> RxMeta {
         let header = match self.header_len {
             0 => None,

@@ -2,13 +2,13 @@
 //! number of ports. No I/O, no clock.
 
 use crate::bridge::fdb::{Fdb, Learned};
-use weir_wire::ethernet::Address;
+use weir_wire::ethernet::{self, Address};
 
 /// Largest number of ports.
 pub const PORTS_MAX: usize = 256;
 
 /// Length of an Ethernet header, in bytes.
-const HEADER: usize = 14;
+const HEADER: usize = ethernet::Repr::LEN;
 
 /// The VLANs that a port carries (IEEE 802.1Q).
 #[derive(Clone, PartialEq, Eq, Debug)]

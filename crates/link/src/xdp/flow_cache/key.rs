@@ -11,7 +11,7 @@
 //! ```
 
 use std::net::{IpAddr, Ipv4Addr};
-use weir_wire::ethernet::Address;
+use weir_wire::ethernet::{self, Address};
 
 /// Bytes of short and long keys.
 pub(super) const SHORT: usize = 16;
@@ -155,7 +155,7 @@ impl FlowKey {
                 dst: dst_station,
             });
         }
-        let packet = &frame[14..];
+        let packet = &frame[ethernet::Repr::LEN..];
         let (src, dst, protocol, ports) = match [t0, t1] {
             [0x08, 0x00] => v4(packet)?,
             [0x86, 0xdd] => v6(packet)?,
@@ -315,7 +315,7 @@ pub enum FlowAction {
     DropFlow,
 }
 
-/// What [`FlowAction::Rewrite`] does to a frame.
+/// The changes of [`FlowAction::Rewrite`] to a frame.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Rewrite {
     /// The egress link's number.

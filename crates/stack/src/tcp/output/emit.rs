@@ -7,15 +7,16 @@ use crate::tcp::buffer::send_buffer::SendBuffer;
 use crate::tcp::seq::Seq;
 use weir_wire::checksum::Sum;
 use weir_wire::tcp::{Flags, Options, Plain, Repr};
+use weir_wire::{ethernet, ipv4, ipv6};
 
 /// Length in bytes of the longest headers: Ethernet, IPv6, TCP with all options.
-const HEADERS_MAX: usize = 14 + 40 + 60;
+const HEADERS_MAX: usize = ethernet::Repr::LEN + ipv6::Repr::LEN + 60;
 
 /// Limit on the payload, in bytes, of a frame that the link segments: with all headers it fits
 /// the length field of an IP packet.
 pub(in crate::tcp) const GSO_BYTES_MAX: usize = 65_535 - 60 - 60;
 
-/// Of these as many as are cut into full segments of `most`.
+/// Length of such a frame, in bytes: a multiple of full segments of `most`.
 pub(in crate::tcp) fn frame_len(most: usize) -> usize {
     (GSO_BYTES_MAX / most).max(1) * most
 }
@@ -24,13 +25,13 @@ pub(in crate::tcp) fn frame_len(most: usize) -> usize {
 pub(in crate::tcp) struct TxSegment<'a> {
     pub(in crate::tcp) start: Seq,
     pub(in crate::tcp) payload_len: usize,
-    /// The urgent pointer; 0 for none. What has one has options by themselves.
+    /// The urgent pointer; 0 for none. A segment with one has `options`.
     pub(in crate::tcp) urgent: u16,
     pub(in crate::tcp) traffic_class: u8,
     pub(in crate::tcp) header: Plain,
-    /// Its options, if they are others than timestamps alone.
+    /// The options, unless they are timestamps alone.
     pub(in crate::tcp) options: Option<&'a Options>,
-    /// Bytes of all its options.
+    /// Length of all options, in bytes.
     pub(in crate::tcp) options_len: usize,
 }
 
@@ -52,7 +53,7 @@ impl TxSegment<'_> {
         }
     }
 
-    /// Writes its header; `rest` is the sum of pseudo-header and payload.
+    /// Writes the TCP header; `rest` is the sum of pseudo-header and payload.
     fn emit_summed(&self, header: &mut [u8], rest: Sum) {
         match self.options {
             Some(options) => self.repr(options).emit_summed(header, rest),
@@ -60,7 +61,7 @@ impl TxSegment<'_> {
         }
     }
 
-    /// Writes its header for a link that completes the checksum.
+    /// Writes the TCP header for a link that completes the checksum.
     fn emit_partial(&self, header: &mut [u8], pseudo: Sum) {
         match self.options {
             Some(options) => self.repr(options).emit_partial(header, pseudo),
@@ -68,9 +69,8 @@ impl TxSegment<'_> {
         }
     }
 
-    /// Writes it to the link, cut into segments of `most` bytes if it is
-    /// longer, here or there; gives how many bytes of payload are out, and
-    /// `None` if the link takes nothing.
+    /// Writes the segment to the link. A segment longer than `most` bytes is cut here or by the
+    /// link. Returns the number of payload bytes written; `None` if the link is full.
     #[inline]
     pub(in crate::tcp) fn emit(
         &mut self,
@@ -100,8 +100,8 @@ impl TxSegment<'_> {
         Some(done).filter(|done| written || *done > 0)
     }
 
-    /// Writes all but its last bytes in segments of `most`, whose headers differ
-    /// in two fields; gives how many bytes are out. What is left stays.
+    /// Writes full segments of `most` bytes, whose headers differ in two fields; returns the number
+    /// of bytes written. The rest remains in `self`.
     #[inline(never)]
     fn emit_full(
         &mut self,
@@ -117,7 +117,7 @@ impl TxSegment<'_> {
         let (head, header) = template.split_at_mut(start);
         cache.write(head, self.traffic_class, header_len + most);
         let (first, flags) = (self.header.seq, self.header.flags);
-        // What ends here ends with the last of them.
+        // FIN and PSH belong to the last segment.
         self.header.flags = Flags(flags.0 & !(Flags::FIN | Flags::PSH).0);
         self.header.seq = 0;
         self.emit_partial(header, Sum::new());
@@ -146,8 +146,8 @@ impl TxSegment<'_> {
         done
     }
 
-    /// Writes it in several pieces that the link cuts, as a run; gives how many bytes
-    /// are out, and `None` if the link takes nothing.
+    /// Writes a burst of segments that the link cuts; returns the number of payload bytes written,
+    /// `None` if the link is full.
     #[inline(never)]
     fn emit_burst(
         &mut self,
@@ -166,7 +166,7 @@ impl TxSegment<'_> {
             *len = left.min(each);
             left -= *len;
             let (head, header) = head[..way_len + header_len].split_at_mut(way_len);
-            // What goes out together is to be read together; a FIN ends it.
+            // Bytes that are sent together are to be read together; a FIN ends the burst.
             self.header.flags = match left {
                 0 => flags | Flags::PSH,
                 _ => Flags(flags.0 & !(Flags::FIN | Flags::PSH).0),
@@ -195,7 +195,7 @@ impl TxSegment<'_> {
         (taken > 0).then_some(done)
     }
 
-    /// What the link has to do to it.
+    /// The link's work on the segment: checksum, segmentation.
     fn tx_meta(&self, cache: &HeaderCache, most: usize, cut: bool) -> TxMeta {
         TxMeta {
             checksum_start: cache.len() as u16,
@@ -208,7 +208,7 @@ impl TxSegment<'_> {
         }
     }
 
-    /// Writes it in one piece; false if the link takes no more.
+    /// Writes the segment in one frame; false if the link is full.
     #[inline]
     fn emit_rest(
         &mut self,
@@ -220,7 +220,7 @@ impl TxSegment<'_> {
     ) -> bool {
         let header_len = self.header_len();
         let len = header_len + self.payload_len;
-        // A link that computes the sum takes the bytes from where they lie.
+        // A link that computes the checksum copies the bytes from the send buffer.
         let written = if host.offload.checksum {
             header_len
         } else {
@@ -235,7 +235,7 @@ impl TxSegment<'_> {
         if host.offload.checksum {
             let cut = self.payload_len > most;
             if cut {
-                // What goes out together is to be read together.
+                // Bytes that are sent together are to be read together.
                 self.header.flags = self.header.flags | Flags::PSH;
             }
             self.emit_partial(header, cache.pseudo(len));
@@ -250,7 +250,7 @@ impl TxSegment<'_> {
         true
     }
 
-    /// Lets it wait for the next hop's address.
+    /// Queues the segment until the next hop's address is resolved.
     pub(in crate::tcp) fn enqueue_unresolved(
         &self,
         now_ns: u64,
@@ -277,7 +277,7 @@ impl TxSegment<'_> {
 /// Copies headers of the usual length without the cost of a call.
 #[inline]
 fn write_headers(to: &mut [u8], from: &[u8]) {
-    const TIMED_V4: usize = 14 + 20 + Repr::LEN_MIN + 12;
+    const TIMED_V4: usize = ethernet::Repr::LEN + ipv4::Repr::LEN + Repr::LEN_MIN + 12;
     match (to.as_mut_array::<TIMED_V4>(), from.as_array::<TIMED_V4>()) {
         (Some(to), Some(from)) => *to = *from,
         _ => to.copy_from_slice(from),

@@ -39,7 +39,7 @@ fn missing_of_ip(
 ) -> Option<(&'static str, usize)> {
     let start = match linktype {
         LinkType::EN10MB => {
-            let mut start = 14;
+            let mut start = ethernet::Repr::LEN;
             while EtherType(half(bytes, start - 2)?).is_tag() {
                 start += 4;
             }

@@ -40,7 +40,7 @@ pub(in crate::xdp) const CALLER_SAVED: i16 = KEY - 8;
 
 /// Offsets in a frame.
 const TYPE: i16 = 12;
-const IP: i16 = 14;
+const IP: i16 = weir_wire::ethernet::Repr::LEN as i16;
 
 /// Indices of the maps in a link's program.
 mod place {
