@@ -443,6 +443,93 @@ fn source_files_stay_readable() {
     }
 }
 
+/// Words and phrases that hide the subject of a sentence, and what to write instead:
+/// `docs/contributing/prose.md`.
+const HIDDEN_SUBJECTS: [(&str, &str); 17] = [
+    (
+        "nobody",
+        "no process, no user, no host; `user nobody` for the account",
+    ),
+    ("somebody", "another process, a user, a host"),
+    ("anybody", "any process, any user, any host"),
+    ("everybody", "all processes, all users, all hosts"),
+    ("someone", "another process, a user, a host"),
+    ("no one", "no process, no user, no host"),
+    ("whoever", "the process that, the user that, any host that"),
+    ("told", "reported, announced, notified, given"),
+    ("tell", "report, announce, notify, distinguish"),
+    ("tells", "reports, announces, notifies, distinguishes"),
+    ("telling", "reporting, announcing, distinguishing"),
+    ("for who", "for the application, for a peer"),
+    ("and who", "name the subject"),
+    ("what came", "received frames, arrived bytes"),
+    ("what comes", "received frames, arriving bytes"),
+    ("so many", "this many, that many, a number of"),
+    ("for want of", "for lack of"),
+];
+
+/// The words of a text, in lower case and without quotations, each between single spaces.
+fn words(text: &str) -> String {
+    let mut plain = String::from(" ");
+    for (number, part) in text.split(['`', '"']).enumerate() {
+        if number % 2 == 0 {
+            let words = part.split(|c: char| !c.is_alphanumeric() && c != '\'');
+            let words = words.filter(|word| !word.is_empty());
+            plain.extend(words.flat_map(|word| [word, " "]));
+        } else {
+            plain.push_str("\u{2026} ");
+        }
+    }
+    plain.to_lowercase()
+}
+
+/// Comments and pages name their subjects. The changes of the past are as they were written, and
+/// the page on prose quotes what it forbids.
+#[test]
+fn comments_and_pages_name_their_subjects() {
+    let mut texts = Vec::new();
+    for (name, text) in ["crates", "examples", "fuzz"]
+        .into_iter()
+        .flat_map(rust_files)
+    {
+        for (number, line) in text.lines().enumerate() {
+            if let Some((_, comment)) = line.split_once("//") {
+                texts.push((format!("{name}:{}", number + 1), comment.to_owned()));
+            }
+        }
+    }
+    let root = root();
+    let mut pages = pages_in(&root.join("docs"));
+    pages.retain(|page| !page.ends_with("contributing/prose.md"));
+    pages.extend(["README.md", "ARCHITECTURE.md"].map(|page| root.join(page)));
+    for page in pages {
+        let text = fs::read_to_string(&page).expect("a page is text");
+        for (number, line) in text.lines().enumerate() {
+            texts.push((
+                format!("{}:{}", page.display(), number + 1),
+                line.to_owned(),
+            ));
+        }
+    }
+    let mut found = Vec::new();
+    for (place, text) in texts {
+        let words = words(&text).replace(" user nobody ", " ");
+        for (word, instead) in HIDDEN_SUBJECTS {
+            if words.contains(&format!(" {word} ")) {
+                found.push(format!("{place}: \"{word}\": write {instead}"));
+            }
+        }
+    }
+    assert!(found.is_empty(), "{}", found.join("\n"));
+}
+
+#[test]
+fn hidden_subjects_are_found_outside_of_quotations() {
+    let found = |text: &str| words(text).contains(" told ");
+    assert!(found("the peer is told, at once") && found("Told."));
+    assert!(!found("`told` and \"told\"") && !found("untold"));
+}
+
 #[test]
 fn nothing_is_left_for_later() {
     let stubs = [concat!("todo", "!("), concat!("unimplemented", "!(")];
