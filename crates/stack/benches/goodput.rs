@@ -20,7 +20,7 @@ use weir_lab::results::{Bar, Unit, recorder};
 use weir_stack::{Config, Stack};
 use weir_wire::ethernet::Address;
 
-/// Bytes of one round: so many that how it begins does not count.
+/// Bytes of one round: enough that its start does not count.
 const BYTES: usize = 512 << 20;
 const ROUNDS: usize = 8;
 /// Bytes that are written or read at a time.

@@ -4,7 +4,7 @@
 //!
 //! ```sh
 //! cargo bench -p weir-stack --bench rates
-//! cargo bench -p weir-stack --bench rates -- 1000000 # memory of so many, idle
+//! cargo bench -p weir-stack --bench rates -- 1000000 # memory of that many idle connections
 //! cargo bench -p weir-stack --bench rates -- requests # ours alone; or connections
 //! ```
 //!
@@ -13,7 +13,7 @@
 //!
 //! A connection is opened, closed by the client, and then by the server. Ours stay in
 //! TIME-WAIT, as RFC 9293 asks. smoltcp's one socket goes on to the next connection
-//! instead, and lwIP's is let go: what that is worth "none waits" tells, of ours.
+//! instead, and lwIP's is freed: the row "none waits" shows what that is worth.
 
 mod common;
 
@@ -62,7 +62,7 @@ impl Ours {
         }
     }
 
-    /// One end takes what came and sends what it may.
+    /// One end receives arrived frames and sends what it may.
     fn turn(&mut self, end: usize) {
         self.now_ns += 1000;
         while let Some(frame) = self.wires[1 - end].frames.pop_front() {
@@ -79,7 +79,7 @@ fn server() -> SocketAddr {
     SocketAddr::from(([192, 0, 2, 200], 80))
 }
 
-/// Seconds for so many one-byte requests and answers, one after another.
+/// Seconds for this many one-byte requests and answers, one after another.
 fn our_requests() -> f64 {
     let mut ours = Ours::new(&["192.0.2.1/24"]);
     let listener = ours.stacks[1].tcp_listen(server(), 5).unwrap();
@@ -108,7 +108,7 @@ fn our_requests() -> f64 {
     start.elapsed().as_secs_f64()
 }
 
-/// Seconds for so many connections, opened and closed one after another.
+/// Seconds for this many connections, opened and closed one after another.
 fn our_connections() -> f64 {
     open_and_close(Stack::tcp_close)
 }
@@ -276,7 +276,7 @@ const ADDRESSES: [&str; 24] = [
     "192.0.2.24/24",
 ];
 
-/// Opens so many connections, 200 in so many nanoseconds; gives both ends of
+/// Opens this many connections, 200 in each `ns` nanoseconds; gives both ends of
 /// each. A byte goes each way.
 fn open_all(ours: &mut Ours, open: usize, each_ns: u64) -> Vec<(TcpId, TcpId)> {
     let listener = ours.stacks[1].tcp_listen(server(), 1000).unwrap();
@@ -287,7 +287,7 @@ fn open_all(ours: &mut Ours, open: usize, each_ns: u64) -> Vec<(TcpId, TcpId)> {
             .map(|index| {
                 let number = pairs.len() + index;
                 let at = ADDRESSES[number % ADDRESSES.len()];
-                // The 16,384 transport ports that nobody chooses are too few.
+                // The 16,384 dynamic transport ports are too few.
                 let port = 1024 + (number / ADDRESSES.len()) as u16;
                 let local = SocketAddr::new(at.trim_end_matches("/24").parse().unwrap(), port);
                 let client = ours.stacks[0].tcp_connect(ours.now_ns, Some(local), server());
@@ -302,7 +302,7 @@ fn open_all(ours: &mut Ours, open: usize, each_ns: u64) -> Vec<(TcpId, TcpId)> {
                 accepted.push(id);
             }
         }
-        // Which is whose, their ends tell.
+        // The addresses and ports pair them.
         let ends = |stack: &Stack, id: TcpId| stack.tcp_ends(id).unwrap();
         accepted.sort_by_key(|id| ends(&ours.stacks[1], *id).1);
         clients.sort_by_key(|id| ends(&ours.stacks[0], *id).0);
@@ -334,12 +334,12 @@ fn resident() -> usize {
     pages * 4096
 }
 
-/// Bytes that so many connections take, of both hosts, all idle after some
+/// Bytes that this many connections take, of both hosts, all idle after some
 /// bytes each way.
 fn memory(open: usize) -> usize {
     let before = resident();
     let mut ours = Ours::new(&ADDRESSES);
-    // 200 a second: who is idle has given its buffers back to who is not.
+    // 200 a second: idle connections free their buffers for the others.
     let pairs = open_all(&mut ours, open / 2, 1_000_000_000);
     for _ in 0..50 {
         ours.now_ns += 100_000_000;
@@ -352,7 +352,7 @@ fn memory(open: usize) -> usize {
 }
 
 /// Nanoseconds that a segment of 64 bytes costs the stack that takes it: all
-/// of one connection, or each of another; with so many open.
+/// of one connection, or each of another; with this many open.
 fn ingress(open: usize) -> [f64; 2] {
     let mut ours = Ours::new(&ADDRESSES);
     let pairs = open_all(&mut ours, open, 0);

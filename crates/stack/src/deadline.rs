@@ -1,11 +1,11 @@
-//! When something is due, if ever.
+//! Deadlines that may be absent.
 
 use std::num::NonZeroU64;
 
-/// A time in nanoseconds, or never, in eight bytes; zero is taken for one.
+/// A time in nanoseconds, or never, in eight bytes; zero counts as one.
 pub(crate) type OptDeadline = Option<NonZeroU64>;
 
-/// At that time.
+/// A deadline at that time.
 #[inline]
 pub(crate) fn from_ns(ns: u64) -> OptDeadline {
     NonZeroU64::new(ns.max(1))

@@ -265,7 +265,7 @@ impl<'a> ParsedPacket<'a> {
         })
     }
 
-    /// As [`Parts::of`], of the headers alone: the transport payload, of so many
+    /// As [`Parts::of`], of the headers alone: the transport payload, of this many
     /// bytes, lies elsewhere, without padding.
     #[inline]
     pub(crate) fn of_head(head: &'a [u8], payload_len: usize) -> Option<ParsedPacket<'a>> {
@@ -342,7 +342,7 @@ mod tests {
         bytes
     }
 
-    /// What the paper's figure 4 looks at, and what it would look at today.
+    /// The fields that the paper's figure 4 checks, and those to check today.
     #[test]
     fn filters_accept_what_is_expected_and_nothing_else() {
         for (v6, timed) in [(false, false), (false, true), (true, false), (true, true)] {

@@ -1,13 +1,13 @@
-//! Transport ports that nobody chose.
+//! Dynamic transport ports (RFC 6056).
 
 use crate::rng::PrfRng;
 
-/// The range they are from (RFC 6335 §6).
+/// The range of dynamic ports (RFC 6335 §6).
 const FIRST: u16 = 49_152;
 const COUNT: u32 = 65_536 - FIRST as u32;
 
-/// A free transport port, hard to guess: drawn at random, from there on the
-/// first that is free (RFC 6056 §3.3.1). `None` if all are taken.
+/// A free transport port that is hard to guess: the first free one from a random start (RFC 6056
+/// §3.3.1). `None` if all are taken.
 pub(crate) fn free(rng: &mut PrfRng, mut is_free: impl FnMut(u16) -> bool) -> Option<u16> {
     let start = rng.below(COUNT);
     (0..COUNT)

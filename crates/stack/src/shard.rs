@@ -290,9 +290,8 @@ impl Stack {
         epochs.map(u64::from).sum()
     }
 
-    /// Takes up the addresses and routes that another stack of the same host
-    /// looks after: it alone asks whether they are free, routers and servers for
-    /// them, and answers who asks for them. The others are made without
+    /// Adopts the addresses and routes of the host's first stack. That stack alone detects
+    /// duplicates, asks routers and servers, and answers solicitations. The others are made without
     /// addresses and routes, and without all that in their configurations.
     pub fn apply_addressing(&mut self, addressing: &AddressConfig) {
         let mut lost = false;

@@ -1,6 +1,6 @@
-//! Things named by small numbers, whose names die with them.
+//! Values with generational handles, which become invalid with their values.
 
-/// A thing's place, and which of the things that had this place it is.
+/// The index of a slot, and which of its values the handle is of.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub(crate) struct Handle {
     pub(crate) index: u32,
@@ -8,12 +8,12 @@ pub(crate) struct Handle {
 }
 
 impl Handle {
-    /// The name as a number.
+    /// The handle as a number.
     pub(crate) fn bits(self) -> u64 {
         u64::from(self.generation) << 32 | u64::from(self.index)
     }
 
-    /// The name that was this number.
+    /// The handle of such a number.
     pub(crate) fn from_bits(bits: u64) -> Handle {
         Handle {
             index: bits as u32,
@@ -27,7 +27,7 @@ struct Slot<T> {
     value: Option<T>,
 }
 
-/// See the module.
+/// Values in slots with generational handles.
 pub(crate) struct Slab<T> {
     slots: Vec<Slot<T>>,
     free: Vec<u32>,
@@ -43,14 +43,14 @@ impl<T> Slab<T> {
         }
     }
 
-    /// Another number than before if anything has come, gone, or was lent to be
-    /// changed; [`Slab::get_mut_untracked`] does not count.
+    /// A number that changes when a value was added, removed or borrowed for a change;
+    /// [`Slab::get_mut_untracked`] does not count.
     #[inline]
     pub(crate) fn changes(&self) -> u64 {
         self.changes
     }
 
-    /// Things there are.
+    /// Number of values.
     pub(crate) fn len(&self) -> usize {
         self.slots.len() - self.free.len()
     }
@@ -96,8 +96,8 @@ impl<T> Slab<T> {
         self.get_mut_untracked(name)
     }
 
-    /// A thing to be changed, for whoever goes by [`Slab::changes`] and knows what
-    /// it does to it.
+    /// A value to be changed, for a caller that goes by [`Slab::changes`] and accounts for the
+    /// change itself.
     #[inline]
     pub(crate) fn get_mut_untracked(&mut self, name: Handle) -> Option<&mut T> {
         let slot = self.slots.get_mut(name.index as usize)?;
@@ -106,18 +106,18 @@ impl<T> Slab<T> {
             .filter(|_| slot.generation == name.generation)
     }
 
-    /// All things.
+    /// All values.
     pub(crate) fn iter(&self) -> impl Iterator<Item = &T> {
         self.slots.iter().filter_map(|slot| slot.value.as_ref())
     }
 
-    /// All things, to be changed.
+    /// All values, for changes.
     pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = &mut T> {
         self.changes += 1;
         self.slots.iter_mut().filter_map(|slot| slot.value.as_mut())
     }
 
-    /// The thing that is at this place now, and its name.
+    /// The handle of the value that is in this slot now.
     pub(crate) fn at(&self, index: u32) -> Option<Handle> {
         let slot = self.slots.get(index as usize)?;
         let generation = slot.generation;

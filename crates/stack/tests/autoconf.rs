@@ -172,7 +172,7 @@ fn automatic_addresses_come_and_go_with_what_routers_say() {
             .udp_send(world.now_ns, nowhere, to, b"x")
             .is_err()
     );
-    // The two-hour rule: nobody ends an address at once. Here less is left.
+    // The two-hour rule: no advertisement ends an address at once. Here the remaining time is less.
     world.receive(&says(0, 1, 1));
     assert!(world.stack.addresses().any(|one| one == made));
     world.pass(1710 * SECOND);
@@ -199,7 +199,7 @@ fn an_automatic_address_that_another_has_is_made_anew() {
                 continue;
             }
             targets.push(probe.target);
-            // Somebody has it, says so, or asks for it too.
+            // Another host has it, says so, or asks for it too.
             match targets.len() % 2 {
                 0 => world.receive(&advertisement_of(probe.target)),
                 _ => world.receive(&solicitation("::", probe.target)),
@@ -274,7 +274,7 @@ fn floods_of_advertisements_are_bounded() {
         let options = [
             vec![1, 1, 2, 9, 9, 9, 0, number as u8],
             prefix_option(&prefix, 0xc0, 86_400, 86_400),
-            // The default route, told apart: one of the routers all the same.
+            // The default route, with routers distinguished: one of them all the same.
             vec![24, 1, 0, 0, 0, 0, 255, 255],
             route,
             resolver.concat(),
@@ -311,13 +311,13 @@ fn routers_that_do_not_answer_are_gone_round() {
     let far = "2001:db8:2::9";
     let first = world.hop(far).unwrap();
     assert_eq!(world.hop(far), None, "it is asked for already");
-    // Nobody answers for it: the other is used, and then the first again.
+    // No host answers for it: the other is used, and then the first again.
     world.pass(5 * SECOND);
     let second = world.hop(far).unwrap();
     assert_ne!(first, second);
     world.pass(5 * SECOND);
     assert_eq!(world.hop(far), Some(first));
-    // One that says that it is no router any more is none.
+    // An advertisement with lifetime 0 ends a router.
     let IpAddr::V6(one) = first else { panic!() };
     world.receive(&advertisement_of(one));
     world.pass(5 * SECOND);

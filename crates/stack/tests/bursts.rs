@@ -387,7 +387,7 @@ fn a_long_burst_delays_no_connection() {
                     for from in from {
                         let _ = sender.tcp_write(from, &data);
                     }
-                    // One poll, then what came: as a host does under load.
+                    // One poll, then the arrived frames, as in a host under load.
                     sender.poll(now, &mut out);
                     for (frame, partial) in out.frames.drain(..) {
                         for frame in finish(frame, partial) {

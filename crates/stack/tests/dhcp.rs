@@ -227,7 +227,7 @@ fn a_lease_is_renewed_then_rebound_then_over() {
     );
     world.events();
     world.receive(&answer(&renew, MessageType::Ack, &lease_of(800)));
-    // That is told; that the router is the same is not.
+    // The change is reported; the unchanged router is not.
     let (server, seconds) = (SERVER, 800);
     let renewed = Event::Lease {
         address: GIVEN,

@@ -16,7 +16,7 @@ use weir_wire::{AddrPair, EtherType, Protocol, arp, checksum, icmp, ipv4};
 
 const MS: u64 = 1_000_000;
 
-/// To host 0, from who floods it.
+/// To host 0, from the flooding host.
 const ENDS: Ends = [HARDWARE[0], Address([2, 9, 9, 9, 9, 9])];
 
 /// Two hosts talk by datagrams in fragments, while `flood` comes to host 0 each
@@ -109,7 +109,7 @@ fn neighbours_that_are_made_up_displace_each_other() {
     // One that we send to stays known: nothing of ours waited or was lost.
     let counters = pair.stacks[0].counters();
     assert_eq!(counters.dropped(DropReason::NeighbourUnresolved), 0);
-    // And who is sent to without an answer takes no more than its place.
+    // And a silent neighbour takes no more than its place.
     let socket = pair.stacks[0].udp_bind("[::]:9".parse().unwrap()).unwrap();
     let mut asks = 0;
     for number in 0..3000_u32 {
@@ -155,7 +155,8 @@ fn errors_that_are_made_up_change_nothing_and_draw_no_answers() {
                 let packet = v4(ENDS, (far, ours), Protocol::ICMPV4, 9, &message);
                 stack.receive(now_ns, &packet);
             }
-            // What draws an error of ours, were there no bound: nobody's port.
+            // Packets that would draw an error of ours without the limit: to a port without a
+            // socket.
             let mut datagram = vec![0; 8];
             let nobody = weir_wire::udp::Repr {
                 src_port: 1,

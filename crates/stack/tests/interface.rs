@@ -156,7 +156,7 @@ fn solicitation(addresses: AddrPair, hop_limit: u8, hardware: Option<Address>) -
 #[test]
 fn a_request_for_our_address_is_answered() {
     let mut stack = host();
-    // A probe (RFC 5227) tells nothing about its sender, and is answered.
+    // A probe (RFC 5227) says nothing about its sender, and is answered.
     for sender in [V4[1], "0.0.0.0"] {
         stack.receive(0, &arp_frame(arp::Operation::REQUEST, sender, V4[0]));
         let out = frames(&mut stack, 0);
@@ -221,7 +221,7 @@ fn neighbour_solicitations_are_answered() {
         );
         assert_eq!(advertised.hardware, Some(HARDWARE[0]));
     }
-    // From beyond a router, or a probe that tells an address: not believed.
+    // From beyond a router, or a probe that contains an address: not believed.
     stack.receive(0, &solicitation(v6(), 254, Some(HARDWARE[1])));
     stack.receive(0, &solicitation(probe, 255, Some(HARDWARE[1])));
     assert_eq!(frames(&mut stack, 0).len(), 0);

@@ -189,7 +189,7 @@ fn one_listener_hears_all_links() {
     }
 }
 
-/// The strong end system model: not even a neighbour who knows the addresses of
+/// The strong end system model: not even a neighbour that knows the addresses of
 /// another link reaches them, by the standard path or by the fast one.
 #[test]
 fn what_comes_by_another_link_is_not_for_us() {
@@ -261,7 +261,7 @@ fn the_longest_route_of_all_links_wins_and_then_a_router_that_answers() {
             .route(all, ip("10.1.0.9"))
             .route(near, ip("10.1.0.9")),
     ];
-    // Nobody answers for 10.0.0.9.
+    // No host answers for 10.0.0.9.
     let mut world = World::new(&configs, vec![(1, config(1, 9))]);
     let source = |world: &mut World, to: &str| {
         let socket = world.host.udp_bind(at("0.0.0.0:0")).unwrap();

@@ -48,9 +48,9 @@ fn chosen_keys_cost_nothing() {
     }
 }
 
-/// A table that outgrew the caches looks a batch up with its misses overlapping: whoever
-/// is there, or not, or not in its first bucket, of either version, in batches of any
-/// length, over answers of before.
+/// A table larger than the caches looks a batch up with overlapping cache misses: keys that are
+/// there, or not, or not in their first bucket, of either version, in batches of any length, over
+/// old answers.
 #[test]
 fn a_large_table_answers_batches_as_one_by_one() {
     const COUNT: u32 = 40_000;

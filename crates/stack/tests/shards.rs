@@ -164,7 +164,7 @@ fn another_seed_deals_otherwise() {
         let [here, there] = ends(V4, (80, *port));
         one.owner(here, there) == other.owner(here, there)
     });
-    // A quarter by chance; who chose all for one shard of the one has hit each
+    // A quarter by chance; a peer that chose all for one shard of one host has hit each
     // of the other's.
     let same = same.count();
     assert!((800..1200).contains(&same), "{same}");
@@ -248,7 +248,7 @@ fn whatever_comes_is_somebodys() {
 #[test]
 fn extension_headers_are_passed_over() {
     let shards = Shards::new(64, SEED).unwrap();
-    // Not the first shard's, which has what nobody else has.
+    // Not the first shard's part, which has what no other has.
     let ends = (4001..5000)
         .map(|port| ends(V6, (80, port)))
         .find(|ends| shards.owner(ends[0], ends[1]) > 0)

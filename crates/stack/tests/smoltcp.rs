@@ -189,7 +189,7 @@ fn segment(frame: &[u8]) -> Option<Segment<'_>> {
 }
 
 /// What our segments are held to: our stream begins behind the SYN, its FIN comes
-/// behind the last byte, and nothing is beyond the widest window that smoltcp told
+/// behind the last byte, and nothing is beyond the widest window that smoltcp advertised
 /// but one byte, which asks for a closed one.
 struct Numbers {
     /// Bytes of our stream, and the number of the first.
@@ -330,7 +330,7 @@ fn run(seed: u64) {
             .chain([ours_ns, other_ns])
             .flatten()
             .min();
-        // Somebody whose attempt has ended moves without being moved.
+        // The side whose attempt has ended sends by itself.
         let again_ns = (is_lost(&ours, &talker) && !opened).then_some(now_ns + S);
         let next = next.into_iter().chain(again_ns).min();
         now_ns = next.expect("something is to come").max(now_ns);
@@ -355,7 +355,7 @@ fn what_comes_again_tells_the_window_too() {
     run(50_350_167);
 }
 
-/// Either side opens, both send, over lossy links; `weir_lab::seeds` tells of the
+/// Either side opens, both send, over lossy links; `weir_lab::seeds` describes the
 /// variables that ask for more runs.
 #[test]
 fn smoltcp_and_we_understand_each_other() {

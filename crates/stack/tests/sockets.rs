@@ -84,7 +84,7 @@ fn a_socket_hears_the_groups_it_is_in() {
             .udp_join(socket, Ipv4Addr::new(224, 2, 0, number).into());
         assert_eq!(joined.is_ok(), number < 20, "{joined:?}");
     }
-    // Closing leaves all: routers are told of each, twice.
+    // Closing leaves all: each is reported to routers, twice.
     world.pass(5 * SECOND);
     world.take();
     world.stack.udp_close(socket);

@@ -86,7 +86,7 @@ fn impairments(rng: &mut Rng) -> Impairments {
     }
 }
 
-/// How many time-outs in a row connections must outlive over this link: so many
+/// How many time-outs in a row connections must outlive over this link: a number
 /// that all failing is less likely than one in 10^12. A sending fails if either
 /// it or its answer is lost, or damaged.
 fn retries(link: Impairments) -> u8 {
@@ -154,7 +154,7 @@ fn run(seed: u64, path: Path) -> u64 {
     for (end, stack) in pair.stacks.iter_mut().enumerate() {
         let mut config = tcp_config(&mut rng, &mut features, &mut algorithms);
         config.retries = retries(link);
-        // Who connects tries again; who has been answered holds it for open.
+        // The active side tries again; the passive side takes the connection for open.
         if end == 1 {
             config.syn_retries = config.retries;
         }
@@ -196,7 +196,7 @@ fn the_fast_path_sends_the_same_bytes() {
 }
 
 /// Loss up to 30 %, duplication, corruption, reordering, any rate, windows
-/// from one byte on. `weir_lab::seeds` tells of the variables that ask for more runs.
+/// from one byte on. `weir_lab::seeds` describes the variables that ask for more runs.
 #[test]
 fn bytes_arrive_whatever_the_link_does() {
     for seed in seeds(30) {

@@ -1,4 +1,4 @@
-//! When what comes is acknowledged, against a peer made of segments.
+//! When received bytes are acknowledged, against a peer made of segments.
 
 mod common;
 
@@ -6,7 +6,7 @@ use common::V4;
 use common::peer::{ACK, FIN, Peer, S, flags};
 use weir_stack::tcp::TcpId;
 
-/// The peer sends so many bytes, which are read; how many segments come back.
+/// The peer sends this many bytes, which are read; how many segments come back.
 fn say(peer: &mut Peer, connection: TcpId, count: usize) -> usize {
     peer.tell(ACK, peer.seq, peer.ack, &vec![7; count]);
     peer.seq = peer.seq.wrapping_add(count as u32);
@@ -30,7 +30,7 @@ fn acknowledgments_are_quick_or_not_as_asked() {
         .unwrap();
     assert_eq!(peer.stack.tcp_quick_ack(connection), Some(false));
     assert_eq!(say(&mut peer, connection, 100), 0);
-    // What is owed goes when it is asked for, and what comes then at once.
+    // An owed acknowledgment is sent on request, and those of later segments at once.
     peer.stack
         .tcp_set_quick_ack(peer.now_ns, connection, true)
         .unwrap();
@@ -85,7 +85,7 @@ fn a_fin_is_acknowledged_with_ours_or_soon() {
     }
 }
 
-/// Whoever waited for more than there is memory for would keep what others wait
+/// A writer that waits for more than all memory would keep memory that others wait
 /// for.
 #[test]
 fn what_there_is_no_memory_for_is_not_waited_for() {
@@ -119,7 +119,7 @@ fn what_there_is_no_memory_for_is_not_waited_for() {
     assert!((1000..40_000).contains(&read), "{read}");
 }
 
-/// With so many bytes, with as many as the window takes, or at the end.
+/// With this many bytes, with as many as the window takes, or at the end.
 #[test]
 fn a_connection_is_readable_with_so_many_bytes() {
     let mut peer = Peer::new(V4);

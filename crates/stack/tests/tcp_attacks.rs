@@ -1,4 +1,4 @@
-//! TCP against what a peer, or somebody who pretends to be one, sends by hand.
+//! TCP against segments written by hand, of a peer or of an attacker that pretends to be one.
 
 mod common;
 
@@ -32,7 +32,7 @@ fn without_a_listener_only_unopened_connections_are_refused() {
     }
 }
 
-/// RFC 5961: whoever does not know the numbers neither resets nor injects.
+/// RFC 5961: an attacker that does not know the numbers neither resets nor injects.
 #[test]
 fn guessed_segments_do_no_harm() {
     let mut peer = Peer::new(V4);
@@ -74,7 +74,7 @@ fn guessed_segments_do_no_harm() {
     assert_eq!(peer.stack.tcp_connections(), 0);
 }
 
-/// A flood of SYNs costs a bounded number of connections, and whoever is
+/// A flood of SYNs costs a bounded number of connections, and any client that is
 /// honest gets in by a cookie, options and all.
 #[test]
 fn syn_floods_are_answered_with_cookies() {
@@ -223,7 +223,7 @@ fn closed_windows_are_probed() {
     peer.tell(ACK, peer.seq, peer.ack, b"");
     let sent: usize = peer.heard().iter().map(|(_, payload)| payload.len()).sum();
     assert_eq!(sent, 5000);
-    // Nobody answers at all: it ends.
+    // No host answers at all: it ends.
     let mut peer = Peer::new(V4);
     let listener = peer.listen(5);
     let connection = peer.open(listener);
@@ -294,7 +294,7 @@ fn each_side_may_close_first() {
     assert_eq!(peer.stack.tcp_connections(), 0);
 }
 
-/// RFC 2525 §2.17: bytes that nobody reads are told to be lost.
+/// RFC 2525 §2.17: the loss of unread bytes is signalled.
 #[test]
 fn unread_bytes_reset() {
     let mut peer = Peer::new(V4);
@@ -376,7 +376,7 @@ fn keep_alive_finds_the_dead() {
     );
 }
 
-/// RFC 3168 §6.1: marks are told until the sender has slowed down, and ours
+/// RFC 3168 §6.1: marks are echoed until the sender has slowed down, and ours
 /// slows down once a round trip.
 #[test]
 fn congestion_marks_are_echoed_and_heeded() {

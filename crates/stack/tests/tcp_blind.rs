@@ -1,5 +1,5 @@
-//! Attacks on TCP by who sees nothing of a connection but its ends (RFC 5961),
-//! and what becomes of one that somebody who does see has torn apart.
+//! Attacks on TCP by a host that knows nothing of a connection but its addresses and ports (RFC
+//! 5961), and a connection that an attacker on the path has desynchronised.
 
 mod common;
 
@@ -13,7 +13,7 @@ use weir_wire::tcp::{Flags, Options, Repr};
 
 const MS: u64 = 1_000_000;
 const S: u64 = 1000 * MS;
-/// To host 0, from one who is neither.
+/// To host 0, from a third host.
 const ENDS: Ends = [
     HARDWARE[0],
     weir_wire::ethernet::Address([2, 9, 9, 9, 9, 9]),
@@ -75,7 +75,7 @@ impl Victim {
         self.pair.stacks[0].receive(self.pair.now_ns, &frame);
     }
 
-    /// What `from` tells `to` on one of the connections arrives.
+    /// A segment of `from` to `to` on one of the connections arrives.
     fn talks(&mut self, ids: [TcpId; 2], from: usize) -> bool {
         let to = 1 - from;
         self.pair.stacks[from]
@@ -105,7 +105,7 @@ impl Victim {
     }
 }
 
-/// Numbers that nobody can foretell, and a test can have again.
+/// Numbers that are random to peers, and that a test can repeat.
 struct Guesses(u64);
 
 impl Guesses {
@@ -144,7 +144,7 @@ fn resets_in_every_window_are_challenged_now_and_then() {
             );
             let reason = DropReason::SegmentUnexpected;
             assert!(after.dropped(reason) - before.dropped(reason) >= count);
-            // The limit is a connection's own: it tells nothing of others
+            // The limit is a connection's own: it reveals nothing about others
             // (CVE-2016-5696), and holds up none.
             let (ids, beside) = (victim.ids, victim.beside);
             assert!(victim.talks(ids, 0) && victim.talks(ids, 1));
@@ -153,7 +153,7 @@ fn resets_in_every_window_are_challenged_now_and_then() {
     }
 }
 
-/// A stranger who does not know both numbers puts nothing into the stream.
+/// An attacker who does not know both numbers puts nothing into the stream.
 fn blind_data(guesses: u32, timestamps: bool) {
     let mut victim = Victim::new(timestamps);
     let (_, rcv) = victim.numbers();
@@ -205,7 +205,7 @@ fn much_guessed_data_is_not_taken() {
     blind_data(4_000_000, true);
 }
 
-/// A connection that opens is refused by who knows its number alone.
+/// Segments with a guessed number refuse no connection that opens.
 #[test]
 fn guessed_segments_refuse_no_open() {
     let mut pair = Pair::new(Impairments::default(), 23);
@@ -236,7 +236,7 @@ fn guessed_segments_refuse_no_open() {
     );
 }
 
-/// Somebody who sees the connection gives each side bytes that the other never
+/// An attacker that sees the connection gives each side bytes that the other never
 /// sent: from then on each takes the other's segments for a stranger's (the ACK
 /// storm of Joncheray, 1995). They answer one another at a bounded rate, give up,
 /// and others on the link do not notice.

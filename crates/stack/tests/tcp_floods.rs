@@ -19,7 +19,7 @@ use weir_wire::tcp::{Flags, Options, Repr};
 
 const MS: u64 = 1_000_000;
 const S: u64 = 1000 * MS;
-/// To host 0, from who floods it.
+/// To host 0, from the flooding host.
 const ENDS: Ends = [HARDWARE[0], Address([2, 9, 9, 9, 9, 9])];
 /// Bytes that the good connection writes each millisecond.
 const EACH: usize = 1000;
@@ -58,11 +58,11 @@ fn stranger(v6: bool, near: bool, number: u32) -> SocketAddr {
     (ip, port).into()
 }
 
-/// A server, host 0, which somebody floods; and an honest host 1.
+/// A server, host 0, under a flood; and an honest host 1.
 struct Server {
     pair: Pair,
     listener: ListenerId,
-    /// Where strangers are let in who go on with what they do.
+    /// Whether other clients are admitted that continue their handshake.
     strangers: Option<ListenerId>,
     good: (TcpId, TcpId),
     /// Bytes that the good connection brought.
@@ -141,7 +141,7 @@ impl Server {
 
     /// Opens a stranger's connection; gives the server's end, and the number
     /// and the acknowledgment that the stranger's next segment has. It has no
-    /// timestamps, so that nobody need keep account of them.
+    /// timestamps, so that no state is needed for them.
     fn admit(&mut self, from: SocketAddr, window: u16, mss: u16) -> (TcpId, u32, u32) {
         let pair = &mut self.pair;
         let listener = match pair.stacks[0].tcp_listen(at(81), 10_000) {
@@ -191,7 +191,7 @@ impl Server {
         self.pair.stacks[0].receive(self.pair.now_ns, &frame);
     }
 
-    /// Who was there and who came were served as without a flood.
+    /// Old and new clients were served as without a flood.
     fn assert_served(&self, milliseconds: usize) {
         assert!(
             self.brought >= milliseconds * EACH * 9 / 10,
@@ -216,7 +216,7 @@ fn at6(port: u16) -> SocketAddr {
     SocketAddr::new(V6[0].parse().unwrap(), port)
 }
 
-/// So many SYNs each millisecond, from strangers of either kind.
+/// This many SYNs each millisecond, from attackers of either kind.
 fn syn_flood(milliseconds: usize, each: u32, v6: bool, near: bool) {
     let mut server = Server::new(11);
     let six = v6.then(|| server.pair.stacks[0].tcp_listen(at6(80), 1000).unwrap());
@@ -261,7 +261,7 @@ fn syn_floods_from_afar_keep_no_client_out() {
     }
 }
 
-/// Whose address on the link nobody has: each is asked for, and the answers to
+/// From addresses on the link that no host has: each is solicited, and the answers to
 /// others wait for none of them.
 #[test]
 fn syn_floods_from_the_link_keep_no_client_out() {
@@ -321,7 +321,7 @@ fn half_open(listeners: u16, each: u32) {
     let cookies = counters.cookies_out - counters.cookies_back;
     assert_eq!(cookies, u64::from(all) - most as u64);
     server.assert_served(server.asked.max(1) * 20 * 9 / 10);
-    // Nobody answers: they go, and so does what they held.
+    // No host answers: they are removed, with their memory.
     // What is sent again goes as fast as the stack lets it.
     let gone = server
         .pair
@@ -422,7 +422,7 @@ fn tiny_segments_take_no_more_than_their_window() {
 }
 
 /// Who takes a byte at a time is sent no more segments than it acknowledges, and
-/// who takes the shortest segments that there may be is served all the same.
+/// a client with the shortest segments that there may be is served all the same.
 #[test]
 fn tiny_windows_and_sizes_draw_no_more_than_documented() {
     for (mss, window) in [(48, 60_000), (1460, 1)] {
@@ -445,7 +445,7 @@ fn tiny_windows_and_sizes_draw_no_more_than_documented() {
                     }
                 }
             }
-            // Again and again, as if there were news.
+            // Again and again, as if there were events.
             for _ in 0..5 {
                 server.tell(from, (seq, ack, window), b"");
                 told += 1;

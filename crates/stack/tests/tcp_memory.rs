@@ -129,7 +129,7 @@ fn memory_is_bounded_and_shared() {
         while let Some(id) = pair.stacks[0].tcp_next_event() {
             due.extend(pairs.iter().position(|(client, _)| *client == id));
         }
-        // Only those that are told try again.
+        // Only notified writers try again.
         for at in due.drain(..) {
             while written[at] < EACH {
                 match pair.stacks[0]
@@ -157,7 +157,7 @@ fn memory_is_bounded_and_shared() {
         pair.poll_all();
         read.iter().all(|read| *read == EACH)
     };
-    // Nobody reads: all is full before long.
+    // No application reads: all is full before long.
     pair.run(20 * S, &mut turn);
     let full = pair.stacks.each_ref().map(|stack| stack.tcp_memory());
     assert!(full.iter().all(|held| *held > LIMIT / 2), "{full:?}");
@@ -168,7 +168,7 @@ fn memory_is_bounded_and_shared() {
 }
 
 /// A stranger opens many connections and leaves a gap in each: what lies behind
-/// the gaps, which nobody can read, leaves a part of the memory to others.
+/// the gaps, which cannot be read, leaves a part of the memory to others.
 #[test]
 fn bytes_out_of_order_leave_memory_to_others() {
     const LIMIT: usize = 1 << 20;
@@ -221,7 +221,7 @@ fn bytes_behind_a_cookie_are_within_the_limit() {
     assert_eq!(peer.read(connection).unwrap(), b"hello");
 }
 
-/// Who asks how much there is room for learns that there is none, and is told
+/// A writer that asks for room without any enters the waiters, and is notified
 /// when there is.
 #[test]
 fn there_is_no_room_without_memory() {
@@ -250,12 +250,12 @@ fn there_is_no_room_without_memory() {
 }
 
 /// Who waits for more room than the memory that is left has, though that is
-/// some, is told when there is as much; and not before, however often memory
+/// some, is notified when there is as much; and not before, however often memory
 /// comes and goes.
 #[test]
 fn a_sender_short_of_memory_is_notified_when_there_is_room() {
     let mut pair = Pair::new(link(MS, 1_000_000_000), 7);
-    // What is not read stays with who sent it.
+    // Unread data stays with its sender.
     pair.stacks[1].tcp_configure(TcpConfig {
         receive_initial: 4096,
         receive_buffer: 4096,
@@ -280,7 +280,7 @@ fn a_sender_short_of_memory_is_notified_when_there_is_room() {
     let room = stack.tcp_write_room(two);
     assert_eq!(room, 2048);
     assert!(!stack.tcp_is_writable(two));
-    // It is idle: nothing but memory can be told of to it. The third's bytes
+    // It is idle: only memory can be an event for it. The third's bytes
     // are read and its memory given back, time after time.
     let mut buffer = vec![0; 64 << 10];
     for _ in 0..10 {

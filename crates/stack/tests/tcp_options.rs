@@ -15,7 +15,7 @@ const MS: u64 = 1_000_000;
 const S: u64 = 1000 * MS;
 
 /// How a TCP segment went out: from which end, its flags, hop limit and
-/// traffic class; `None` if it is none.
+/// traffic class; `None` if it is not a segment.
 fn seen((end, frame): &(usize, Vec<u8>)) -> Option<(usize, Flags, u8, u8)> {
     let frame = ethernet::Frame::new(frame).unwrap();
     let (segment, hop_limit, traffic_class) = match frame.ether_type() {
@@ -192,7 +192,7 @@ fn cookies_go_out_as_the_listener_says() {
     }
 }
 
-/// A server with little room, who reads nothing, so that bytes wait at the
+/// A server with little room, which reads nothing, so that bytes wait at the
 /// client.
 fn stuck() -> Opened {
     let mut pair = Pair::new(slow(), 3);

@@ -80,7 +80,7 @@ fn a_syn_that_offers_ecn_and_is_refused_goes_once_without() {
     assert_eq!(peer.stack.tcp_error(id), Some(TcpError::Refused));
 }
 
-/// RFC 3168 §6.1.1: only who was granted ECN marks what it sends.
+/// RFC 3168 §6.1.1: only a connection that negotiated ECN marks what it sends.
 #[test]
 fn ecn_is_used_after_both_opened_at_once_only_if_both_asked() {
     for (theirs, granted) in [(SYN, false), (flags(SYN, OFFER), true)] {
@@ -112,7 +112,7 @@ fn a_peer_that_falls_back_is_sent_nothing_markable() {
     assert!(!is_markable(&mut peer, id));
 }
 
-/// RFC 2883 §4: bytes that come, and the blocks that are told at last, counted
+/// RFC 2883 §4: bytes that come, and the blocks that are reported at last, counted
 /// from the first byte.
 #[test]
 fn all_duplicate_ranges_are_reported() {
@@ -157,7 +157,7 @@ fn all_duplicate_ranges_are_reported() {
             500,
             &[(1200, 1500), (1000, 2000)],
         ),
-        // §4.3: two that are apart; the first is told.
+        // §4.3: two that are apart; the first is reported.
         (
             "two behind a gap",
             &[(0, 500), (1000, 1500), (2000, 2500), (1000, 2500)],

@@ -30,7 +30,7 @@ fn open(peer: &mut Peer) -> TcpId {
     peer.stack.tcp_accept(peer.now_ns, listener).unwrap()
 }
 
-/// A connection that has sent so many bytes, as far as the first window goes:
+/// A connection that has sent this many bytes, as far as the first window goes:
 /// ten segments; a round trip ago.
 fn sent(bytes: usize) -> (Peer, TcpId) {
     let mut peer = Peer::new(V4);
@@ -51,7 +51,7 @@ fn places(peer: &Peer, heard: &[(Repr, Vec<u8>)]) -> Vec<(u32, usize, bool)> {
     heard.iter().map(place).collect()
 }
 
-/// The peer acknowledges so many bytes of the stream, and has others.
+/// The peer acknowledges this many bytes of the stream, and has others.
 fn acknowledge(peer: &mut Peer, count: u32, has: &[(u32, u32)]) {
     let mut options = Options::default();
     for (start, end) in has {
@@ -132,7 +132,7 @@ fn records_are_kept_apart() {
     assert_eq!(places(&peer, &heard), [(4300, 1000, true)]);
 }
 
-/// What an overtaken acknowledgment tells selectively is new all the same.
+/// The SACK blocks of an overtaken acknowledgment are new all the same.
 #[test]
 fn overtaken_acknowledgments_tell_what_has_arrived() {
     let (mut peer, connection) = sent(10_000);
@@ -141,7 +141,7 @@ fn overtaken_acknowledgments_tell_what_has_arrived() {
     let sacked = |peer: &Peer| peer.stack.tcp_info(peer.now_ns, connection).unwrap().sacked;
     acknowledge(&mut peer, 1000, &[(5000, 7000)]);
     assert_eq!(sacked(&peer), 2);
-    // One that tells nothing new, or of what was never sent, changes nothing.
+    // An acknowledgment of nothing new, or of unsent bytes, changes nothing.
     acknowledge(&mut peer, 1000, &[(5000, 7000), (90_000, 91_000)]);
     assert_eq!(sacked(&peer), 2);
 }
@@ -189,7 +189,7 @@ fn acknowledgments_between_syns_are_bare() {
     let answers = peer.heard();
     assert!(answers[0].0.flags.contains(flags(SYN, ACK)));
     assert_eq!(peer.stack.tcp_state(connection), Some(State::SynReceived));
-    // From beyond the window: it is told where we are.
+    // From beyond the window: the answer has our present numbers.
     peer.options = Options::default();
     peer.tell(ACK, 700_000, syn.seq.wrapping_add(1), b"far");
     let heard = peer.heard();

@@ -1,5 +1,5 @@
 //! How long TCP waits for a peer, and for how much: `TCP_USER_TIMEOUT`,
-//! `SO_RCVBUF`, and windows that stay closed when nobody has the connection.
+//! `SO_RCVBUF`, and windows that stay closed for an orphan.
 
 mod common;
 
@@ -46,7 +46,7 @@ fn over_ms(peer: &mut Peer, id: TcpId, for_s: u64, window: Option<u16>) -> Optio
 
 #[test]
 fn bytes_without_an_acknowledgment_wait_as_long_as_the_user_says() {
-    // Told before the bytes, and when they wait for a while already.
+    // Set before the bytes are written, and after they have waited for a while.
     for late in [false, true] {
         let mut peer = Peer::new(V4);
         let listener = peer.listen(5);
@@ -109,7 +109,7 @@ fn closed_windows_and_syns_wait_as_long() {
 }
 
 /// An idle peer that is asked whether it is there is given up by this time
-/// instead of by so many questions; and a listener's connections have it.
+/// instead of by a number of probes; and a listener's connections have it.
 #[test]
 fn keep_alive_and_listeners_have_it_too() {
     let mut peer = Peer::new(V4);
@@ -128,8 +128,8 @@ fn keep_alive_and_listeners_have_it_too() {
     assert_eq!(peer.read(id), Err(TcpError::TimedOut));
 }
 
-/// Whoever answers all questions and never opens its window keeps nothing that
-/// its application has let go (RFC 6429); and whoever has an application, all.
+/// A peer that answers all probes and never opens its window pins nothing that
+/// its application has let go (RFC 6429); and for a connection with an application, all.
 #[test]
 fn an_orphan_does_not_wait_for_a_closed_window() {
     for closed in [false, true] {

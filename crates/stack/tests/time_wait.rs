@@ -204,7 +204,7 @@ fn what_waits_has_its_ends() {
     assert!(connect(&mut peer).is_ok());
 }
 
-/// What comes for one that waits, and is no FIN, does not make it wait longer,
+/// A segment for a waiting connection, other than a FIN, does not make it wait longer,
 /// whatever others do: it ends after its time, and within a second of that.
 #[test]
 fn what_comes_does_not_keep_it() {

@@ -1,5 +1,5 @@
 //! Segments that follow one another, one of which differs from the others in any
-//! bit: what comes of it is the same by the fast path, which foresees it, as by
+//! bit: the result is the same by the fast path, which foresees it, as by
 //! the standard one.
 
 mod common;

@@ -1,4 +1,4 @@
-//! Several UDP sockets at one place (`SO_REUSEPORT`): who hears what.
+//! Several UDP sockets bound to one address and port (`SO_REUSEPORT`): which of them receives.
 
 mod common;
 
@@ -51,7 +51,7 @@ fn hear(world: &mut World, from: SocketAddr, dst: Ipv4Addr) {
     world.receive(&frame);
 }
 
-/// Which of the sockets have heard something since, and whom.
+/// The sockets that have received datagrams since, and their senders.
 fn heard(world: &mut World, sockets: &[UdpId]) -> Vec<(usize, SocketAddr)> {
     let mut all = Vec::new();
     for (number, socket) in sockets.iter().enumerate() {
@@ -157,7 +157,7 @@ fn a_connected_socket_receives_from_its_peer_and_leaves_the_rest() {
     for (socket, from) in all {
         assert_eq!(socket, usize::from(from == peer(1)), "{from}");
     }
-    // All stations are nobody's peer's word.
+    // A datagram to all stations is not from a connected peer.
     hear(&mut world, peer(1), ALL);
     assert_eq!(heard(&mut world, &sockets), [(0, peer(1))]);
     world.stack.udp_close(sockets[1]);

@@ -58,7 +58,7 @@ impl Lwip {
         })
     }
 
-    /// Seconds that it takes for so many of `what`: requests, connections or bytes.
+    /// Seconds that it takes for this many of `what`: requests, connections or bytes.
     pub(crate) fn run(&mut self, what: &str, count: usize) -> f64 {
         writeln!(self.say, "{what} {count}").expect("it listens");
         let mut line = String::new();

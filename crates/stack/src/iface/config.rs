@@ -140,7 +140,7 @@ impl Config {
     /// Checks it as the start of an interface does.
     ///
     /// # Errors
-    /// What is wrong with it.
+    /// The fault.
     pub fn check(&self) -> Result<(), ConfigError> {
         if self.hardware.is_multicast() || self.hardware == Address::default() {
             return Err(ConfigError::Hardware(self.hardware));

@@ -63,7 +63,7 @@ pub struct BurstFrame<'a> {
     pub payload: [&'a [u8]; 2],
 }
 
-/// What a link knows of a received frame.
+/// A link's knowledge of a received frame.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct RxMeta {
     /// The link vouches for the TCP or UDP checksum: it has checked it, or the frame has not

@@ -1,16 +1,15 @@
 //! A bucket of our table: four slots in one cache line.
 //!
 //! ```text
-//!       │ 4 tags │ 4 PCBs │ 4 places │ 4 times the ports │
-//!       0       16       32         48                   64
+//!       │ 4 tags │ 4 PCBs │ 4 homes │ 4 times the ports │
+//!       0       16       32        48                   64
 //!
-//! PCB   │ taken │ one bit of "gone on" │ 30 bits: the PCB │
+//! PCB   │ taken │ one bit of the overflow count │ 30 bits: the PCB │
 //! ```
 //!
-//! *Gone on* counts the entries that found this bucket full and went on to the
-//! next, so that a look-up knows whether to; at its greatest it is not exact any
-//! more and stays. (The idea of such counts is that of Folly's F14; with them,
-//! removing leaves no tombstones.) A bucket of zeros is an empty one.
+//! The *overflow count* is the number of entries that found this bucket full and went on to the
+//! next one, so that a look-up knows whether to go on. At its maximum the count is no longer exact,
+//! and stays. With such counts, as in Folly's F14, a removal leaves no tombstone.
 
 use super::PcbId;
 use super::hash::HashedKey;
@@ -19,13 +18,13 @@ use zerocopy::FromZeros;
 
 const TAKEN: u32 = 1 << 31;
 const OVERFLOW_BIT: u32 = 1 << 30;
-/// Names of PCBs are below.
+/// Indices of PCBs are below.
 pub(super) const PCB_END: u32 = 1 << 30;
 
 /// Slots of a bucket.
 pub(super) const SLOTS: usize = 4;
 
-/// See the module.
+/// A bucket of four slots. All zeros: an empty one.
 #[derive(FromZeros)]
 #[repr(C, align(64))]
 pub(super) struct Bucket {
@@ -36,7 +35,7 @@ pub(super) struct Bucket {
 }
 
 impl Bucket {
-    /// The slots whose tag agrees, taken or not, a bit each.
+    /// The slots with this tag, taken or not, a bit each.
     #[inline]
     pub(super) fn candidates(&self, tag: u32) -> u32 {
         u32x4::new(self.tags)
@@ -44,8 +43,7 @@ impl Bucket {
             .to_bitmask()
     }
 
-    /// The first of some candidates, if it has an image: what almost every
-    /// look-up comes to.
+    /// The first of some candidates, if it has the image: sufficient for almost every look-up.
     #[inline]
     pub(super) fn first(&self, candidates: u32, image: &HashedKey) -> Option<PcbId> {
         if candidates == 0 {
@@ -59,14 +57,14 @@ impl Bucket {
         Some(PcbId(pcb & (PCB_END - 1)))
     }
 
-    /// Whether a slot whose tag agrees has an image.
+    /// Whether a slot with the tag has the image.
     #[inline]
     fn has(&self, slot: usize, image: &HashedKey) -> bool {
         self.homes[slot] == image.place() && self.ports[slot] == image.ports
     }
 
-    /// Brings the bucket towards the caches; nothing waits for it. What is read and not
-    /// there yet holds up all that comes after; a prefetch does not.
+    /// Prefetches the bucket. A load that misses the caches delays all that follow; a prefetch does
+    /// not.
     #[inline]
     pub(super) fn prefetch(&self) {
         #[cfg(target_arch = "x86_64")]
@@ -75,8 +73,8 @@ impl Bucket {
         std::hint::black_box(self.tags[0]);
     }
 
-    /// The slot that has an image. Adds to `examined` what was compared, which
-    /// is what has its tag.
+    /// The slot with an image. Adds the number of compared slots, those with the tag, to
+    /// `examined`.
     pub(super) fn examine(&self, image: &HashedKey, examined: &mut u64) -> Option<(usize, PcbId)> {
         let mut candidates = self.candidates(image.tag());
         while candidates != 0 {
@@ -93,21 +91,20 @@ impl Bucket {
         None
     }
 
-    /// Whether entries went on to the next bucket.
+    /// Whether entries overflowed to the next bucket.
     #[inline]
     pub(super) fn has_overflowed(&self) -> bool {
         self.pcbs.iter().fold(0, |all, pcb| all | pcb) & OVERFLOW_BIT != 0
     }
 
-    /// The slots that are free, a bit each.
+    /// The free slots, a bit each.
     #[inline]
     fn free_slots(&self) -> u32 {
         let taken = u32x4::new(self.pcbs) & u32x4::splat(TAKEN);
         taken.simd_eq(u32x4::ZERO).to_bitmask()
     }
 
-    /// The slots that are taken by entries with this place, as far as `mask` looks at
-    /// it; a bit each.
+    /// The taken slots whose entries have this home, compared by `mask`; a bit each.
     #[inline]
     pub(super) fn slots_of(&self, place: u32, mask: u32) -> u32 {
         let places = u32x4::new(self.homes) & u32x4::splat(mask);
@@ -129,7 +126,7 @@ impl Bucket {
         true
     }
 
-    /// Gives a slot that is taken another PCB.
+    /// Assigns another PCB to a taken slot.
     pub(super) fn rename(&mut self, slot: usize, pcb: PcbId) {
         self.pcbs[slot] = self.pcbs[slot] & OVERFLOW_BIT | TAKEN | pcb.0;
     }
@@ -149,7 +146,7 @@ impl Bucket {
         (pcb & TAKEN != 0).then_some((image, PcbId(pcb & (PCB_END - 1))))
     }
 
-    /// An entry found the bucket full.
+    /// Counts an entry that found the bucket full.
     pub(super) fn count_overflow(&mut self) {
         let gone_on = self.overflow_count();
         if gone_on < (1 << SLOTS) - 1 {
@@ -157,7 +154,7 @@ impl Bucket {
         }
     }
 
-    /// An entry that did is gone.
+    /// Counts one such entry less.
     pub(super) fn uncount_overflow(&mut self) {
         let gone_on = self.overflow_count();
         if gone_on < (1 << SLOTS) - 1 {

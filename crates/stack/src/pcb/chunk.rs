@@ -12,24 +12,23 @@ pub(super) const BUCKETS: usize = 1 << 15;
 pub(super) const STEP: usize = 256;
 type Buckets = [Bucket; BUCKETS];
 
-/// Hands a segment over that was made ahead, or none if there is none at this moment: who
-/// asks should not wait. Asked by an insert, twice for some 49,000 connections at most, the
-/// first time with 16,384.
+/// Returns a chunk that was allocated ahead, or `None` if there is none at the moment: an insert
+/// should not wait. An insert asks twice for about 49,000 connections, first with 16,384.
 pub type ChunkSource = Arc<dyn Fn() -> Option<TableChunk> + Send + Sync>;
 
-/// Memory for 32,768 buckets of [`Weir`](super::Weir): 2 MiB, a large page of most
-/// machines. Where a table is spread over small ones, half of a look-up beyond the caches
-/// is spent on finding the page; but the kernel clears a large one in one piece, for which
-/// no insert should wait. So that is done ahead, elsewhere: see [`ChunkSource`].
+/// Memory for 32,768 buckets of [`Weir`](super::Weir): 2 MiB, a large page of most machines. In a
+/// table of small pages, half of the time of a look-up beyond the caches is spent on the page
+/// tables. The kernel clears a large page in one piece, for which no insert should wait: a
+/// [`ChunkSource`] does that ahead, on another thread.
 pub struct TableChunk {
     buckets: Zeroed<Buckets>,
-    /// All pages are there.
+    /// All pages are present.
     is_ready: bool,
 }
 
 impl TableChunk {
-    /// All of the memory, ready to be written: one large page if the system has one (from
-    /// Linux 6.7 on), else many small ones. Takes the kernel some 0.1 ms, or 0.5 ms.
+    /// Memory whose pages are all present: one large page if the system has one (from Linux 6.7
+    /// on), else many small ones. Takes the kernel some 0.1 ms, or 0.5 ms.
     ///
     /// # Errors
     /// If there is no room for it.
@@ -39,8 +38,8 @@ impl TableChunk {
         Ok(TableChunk { buckets, is_ready })
     }
 
-    /// Memory whose pages are there when they are first written: for tables that are small,
-    /// and where nothing was made ahead.
+    /// Memory whose pages become present when they are first written: for small tables, and without
+    /// a chunk allocated ahead.
     pub(super) fn lazy() -> TableChunk {
         let Ok(buckets) = Zeroed::lazy() else {
             handle_alloc_error(Layout::new::<Buckets>());
@@ -49,8 +48,8 @@ impl TableChunk {
         TableChunk { buckets, is_ready }
     }
 
-    /// Has the pages of the next [`STEP`] buckets be there. A fault for each costs more (3 %
-    /// of connections opened and closed), and all together are too long for one insert.
+    /// Makes the pages of the next [`STEP`] buckets present. A fault for each page costs more (3 %
+    /// of connections opened and closed), and all pages together take too long for one insert.
     pub(super) fn step(&mut self, from: usize) {
         if !self.is_ready {
             let bucket = size_of::<Bucket>();

@@ -1,55 +1,48 @@
-//! Keyed hashing: peers choose their addresses and transport ports, and must
-//! not be able to choose collisions with them.
+//! Keyed hashing: peers choose their addresses and transport ports, and must not be able to choose
+//! collisions.
 //!
-//! A key becomes a [`HashedKey`], which the table keeps, compares, and moves without
-//! hashing again. Of the last word of addresses, *w*, the others, *k*, and the
-//! ports *p*, with secret random *m* and *c*, of 64 and 128 bits, and odd secret *f*
-//! and *g*:
+//! A key becomes a [`HashedKey`], its *image*, which the table stores, compares and moves without
+//! hashing again. For the last word of addresses *w*, the others *k*, and the ports *p*, with
+//! secret random *m* and *c* of 64 and 128 bits, and odd secret *f* and *g*:
 //!
 //! ```text
 //! s = f·w + m·p + Σ (c[i]·k[i] mod 2^128) >> 64              mod 2^64
 //! x = (s ^ s >> 32)·g                                        mod 2^64
 //! ```
 //!
-//! The image is *x* and *p*. Two different keys, chosen
-//! without knowing the secret, have the same *s* with probability 2^-32 at most,
-//! which is proven. Those that differ in *w* alone never have. Of a *k* that differs
-//! by *d*, an odd multiple of 2^t, *c*·*d* is any multiple of 2^t below 2^128 with
-//! the same probability, and t is below 64: so its upper half is any number with the
-//! same probability, whatever the rest adds (the subtraction may borrow one:
-//! 2^-63; Dietzfelbinger, "Universal hashing and k-wise independent random variables
-//! via integer arithmetic without primes", 1996). Ports that differ by an odd
-//! multiple of 2^t, t below 32, likewise: 2^-(64-t). What follows is one to one. It
-//! scatters keys that follow on one another (a range of addresses, a range of ports):
-//! *s* runs in an arithmetic progression then, and one secret factor alone would
-//! bring that into few buckets for one secret in a thousand or so. That is shown by
-//! trial, not proven. The products do not wait for each other: what counts is how
-//! soon the bucket is known, for until then nothing can be fetched.
+//! The image is *x* and *p*. Two different keys, chosen without the secret, have the same *s* with
+//! a probability of at most 2^-32, which is proven. Keys that differ in *w* alone never have. If
+//! *k* differs by *d*, an odd multiple of 2^t, then *c*·*d* is any multiple of 2^t below 2^128 with
+//! the same probability, and t is below 64: so its upper half is any number with the same
+//! probability, whatever the rest adds (the subtraction may borrow one: 2^-63; Dietzfelbinger,
+//! "Universal hashing and k-wise independent random variables via integer arithmetic without
+//! primes", 1996). Ports that differ by an odd multiple of 2^t, t below 32, likewise: 2^-(64-t).
+//! The second step is one to one. It scatters consecutive keys (a range of addresses, a range of
+//! ports): *s* is then an arithmetic progression, and one secret factor alone would put that into
+//! few buckets for about one secret in a thousand. That is shown by trial, not proven. The products
+//! do not depend on each other: the bucket can be fetched only when it is known.
 //!
-//! Over IPv4 *w* is all of the addresses: an image is of one key, which could be had
-//! back from it. Over IPv6 a host has few addresses of its own: each is given a secret
-//! random name (see `interned_addr.rs`), and *x* is of the remote address and the ports, plus
-//! the name. So there are more keys than images. Keys of one local address whose ports
-//! or *w* alone differ have different ones; those that differ in *k*, the upper half of
-//! the remote address, have the same with probability 2^-63 at most, by what is said
-//! above; and those of different local addresses are as far apart as their names, which
-//! are random. With a million connections and ten million segments a second of somebody
-//! who does nothing else, one in eleven days at most would be taken for another
-//! connection's: so whoever looks up compares the ends that the PCB has, which is
-//! read anyway.
+//! Over IPv4 *w* is both addresses: an image belongs to one key. Over IPv6 a host has few addresses
+//! of its own: each gets a secret random number (see `interned_addr.rs`), and *x* is of the remote
+//! address and the ports, plus that number. So there are more keys than images. Keys of one local
+//! address that differ only in ports or *w* have different images; those that differ in *k*, the
+//! upper half of the remote address, have the same with a probability of at most 2^-63, as above;
+//! and those of different local addresses differ by their random numbers. With a million
+//! connections and ten million segments a second of an attacker, at most one in eleven days would
+//! be taken for another connection's: therefore a look-up compares the addresses and ports of the
+//! PCB, which is read anyway.
 //!
-//! The secret is drawn by SipHash from the table's seed. A peer who could
-//! time single look-ups to a few nanoseconds might learn something about it;
-//! across a network it cannot.
+//! The secret is drawn by SipHash from the table's seed. A peer that could time single look-ups to
+//! a few nanoseconds might learn something about it; across a network it cannot.
 
 use super::interned_addr::InternedAddr;
 use super::key::{Key4, Key6, Tuple};
 use std::hash::{DefaultHasher, Hasher};
 
-/// What stands for a key, and tells where it is.
+/// The hashed form of a key, which determines its bucket.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct HashedKey {
-    /// Its low half is the tag; the low bits of its high half tell the bucket.
+    /// Its low half is the tag; the low bits of its high half select the bucket.
     pub(super) x: u64,
     pub(super) ports: u32,
 }
@@ -72,7 +65,7 @@ impl HashedKey {
 /// `hash.rs` for what is proven of it.
 #[derive(Clone)]
 pub struct KeyHash<const A: usize> {
-    /// Of all words of addresses but the last; the last one is not used.
+    /// For all words of addresses but the last; the last factor is not used.
     factors: [u128; A],
     ports: u64,
     last: u64,
@@ -80,7 +73,7 @@ pub struct KeyHash<const A: usize> {
 }
 
 impl<const A: usize> KeyHash<A> {
-    /// A hash of its own for each seed.
+    /// The hash of a seed.
     pub fn new(seed: u128) -> KeyHash<A> {
         let word = |index: u64| {
             let mut sip = DefaultHasher::new();
@@ -134,7 +127,7 @@ impl KeyHash<2> {
             ports: key.ports,
         };
         HashedKey {
-            // Last, so that nothing waits until the local address is found.
+            // Last, so that nothing waits for the local address.
             x: self.hash(&remote).wrapping_add(local.0),
             ports: key.ports,
         }
@@ -143,7 +136,7 @@ impl KeyHash<2> {
 
 #[cfg(test)]
 impl KeyHash<2> {
-    /// Another key with the same image, which only who has the secret can tell.
+    /// Another key with the same image, which only the secret reveals.
     pub(super) fn twin(&self, key: &Key6) -> Key6 {
         let [local, low, first, last] = key.addresses;
         let upper = |word: u64| (self.factors[0].wrapping_mul(u128::from(word)) >> 64) as u64;

@@ -1,35 +1,34 @@
-//! The local addresses of connections over IPv6. They are few, and long: so the
-//! table keeps a name of eight bytes for each in place of its sixteen.
+//! The local addresses of connections over IPv6: few and long, so that the table stores a number of
+//! eight bytes for each in place of its sixteen.
 
 use super::hash::KeyHash;
 use super::key::{Key6, Tuple};
 use std::collections::BTreeMap;
 
-/// Addresses that are found at once.
+/// Number of addresses that are found without a search.
 const RECENT: usize = 16;
 
-/// The name that stands for a local address: its own, and random for who does not
-/// know the seed.
+/// The number of a local address: unique, and random to peers, who do not have the seed.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) struct InternedAddr(pub(super) u64);
 
 impl InternedAddr {
-    /// Of an address without a connection: no number but 0 has this name.
+    /// The number of an address without a connection; no other address has it.
     pub(super) const NONE: InternedAddr = InternedAddr(0);
 }
 
 type Address = [u64; 2];
 
-/// Names for addresses, for as long as they have connections.
+/// Numbers of addresses, for as long as they have connections.
 pub(super) struct AddrInterner {
-    /// Those used last, each at the place of its bits; at first the unspecified
-    /// address, without a connection.
+    /// The last used addresses, each at the index of its bits; at first the unspecified address,
+    /// without a connection.
     recent: [(Address, InternedAddr); RECENT],
-    /// All, and how many connections each has.
+    /// All addresses, with the number of connections of each.
     all: BTreeMap<Address, (InternedAddr, u32)>,
-    /// Makes names of numbers, one to one.
+    /// Makes secret numbers of consecutive ones, one to one.
     names: KeyHash<1>,
-    /// Names that were given.
+    /// Count of assigned numbers.
     given: u64,
 }
 
@@ -53,8 +52,7 @@ impl AddrInterner {
         }
     }
 
-    /// What stands for a key's local address: [`InternedAddr::NONE`] if it has no
-    /// connection.
+    /// The number of a key's local address: [`InternedAddr::NONE`] without a connection.
     #[inline]
     pub(super) fn get(&mut self, key: &Key6) -> InternedAddr {
         let address = address(key);
@@ -75,7 +73,7 @@ impl AddrInterner {
         local
     }
 
-    /// One more connection from a key's local address.
+    /// Counts a further connection from a key's local address.
     pub(super) fn acquire(&mut self, key: &Key6) -> InternedAddr {
         let address = address(key);
         let (given, names) = (&mut self.given, &self.names);
@@ -92,7 +90,7 @@ impl AddrInterner {
         *local
     }
 
-    /// One less.
+    /// Counts one less.
     pub(super) fn release(&mut self, key: &Key6) {
         let address = address(key);
         let Some((_, held)) = self.all.get_mut(&address) else {
@@ -123,8 +121,8 @@ mod tests {
         )
     }
 
-    /// More addresses than are found at once, in rounds: each has a name of its
-    /// own for as long as it is held, and none afterwards.
+    /// More addresses than are found without a search, in rounds: each has a number of its own
+    /// while it is in use, and none afterwards.
     #[test]
     fn names_are_of_one_address_at_a_time() {
         let mut locals = AddrInterner::new(3);

@@ -1,4 +1,4 @@
-//! What names a connection: both addresses and both transport ports.
+//! The key of a connection: both addresses and both transport ports.
 
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 
@@ -16,9 +16,9 @@ pub struct Tuple<const A: usize> {
     pub(super) ports: u32,
 }
 
-/// Names a connection over IPv4.
+/// The key of a connection over IPv4.
 pub type Key4 = Tuple<1>;
-/// Names a connection over IPv6.
+/// The key of a connection over IPv6.
 pub type Key6 = Tuple<4>;
 
 fn ports(local_port: u16, remote_port: u16) -> u32 {
@@ -83,7 +83,7 @@ fn address6(high: u64, low: u64) -> Ipv6Addr {
     Ipv6Addr::from_bits(u128::from(high) << 64 | u128::from(low))
 }
 
-/// Names a connection of either version.
+/// The key of a connection of either version.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Key {
     /// Over IPv4.
@@ -93,8 +93,8 @@ pub enum Key {
 }
 
 impl Key {
-    /// The connection between these two; `None` if they are not of one IP
-    /// version. Scope and flow label are no part of it.
+    /// The connection between these two; `None` unless both are of one IP version. Scope and flow
+    /// label do not count.
     pub fn new(local: SocketAddr, remote: SocketAddr) -> Option<Key> {
         let (local_port, remote_port) = (local.port(), remote.port());
         match (local, remote) {
@@ -110,7 +110,7 @@ impl Key {
         }
     }
 
-    /// The local end and the remote one, without scope and flow label.
+    /// The local and the remote address and port, without scope and flow label.
     pub fn ends(&self) -> (SocketAddr, SocketAddr) {
         match self {
             Key::V4(key) => (key.local().into(), key.remote().into()),

@@ -1,9 +1,9 @@
-//! Our table for one IP version: linear hashing (Litwin, "Linear hashing: a new
-//! tool for file and table addressing", 1980) over [`Bucket`]s.
+//! The hash table of one IP version: linear hashing (Litwin, "Linear hashing: a new tool for file
+//! and table addressing", 1980) over [`Bucket`]s.
 //!
-//! The table grows by a bucket at a time, so that no insert waits for more than
-//! one to be taken apart: buckets are split in turn, and what of bucket *b* has
-//! the next bit of its image set moves to the new one.
+//! The table grows by one bucket at a time, so that no insert waits for more than one split.
+//! Buckets are split in turn: the entries of bucket *b* whose image has the next bit set move to
+//! the new bucket.
 //!
 //! ```text
 //!        0        split      size        buckets
@@ -12,8 +12,8 @@
 //!        more      low bits    more               size: a power of two
 //! ```
 //!
-//! Buckets lie in [`TableChunk`]s, so that growing copies none. Who finds a bucket full
-//! goes on to the next, also behind the last.
+//! Buckets lie in [`TableChunk`]s, so that growing copies none. An entry whose bucket is full goes
+//! to the next one, also behind the last.
 
 use super::bucket::{Bucket, PCB_END, SLOTS};
 use super::chunk::{self, TableChunk};
@@ -26,39 +26,39 @@ const BUCKETS_MIN: usize = 16;
 /// Buckets of a table that lies in the caches next to the processor: 1 MiB.
 const SMALL: usize = 1 << 14;
 
-/// See the module.
+/// A hash table that grows a bucket at a time (linear hashing).
 pub(super) struct LinearHash {
-    /// Those that are empty at the end may be missing.
+    /// Empty chunks at the end may be missing.
     chunks: Vec<TableChunk>,
-    /// Who makes them ahead, and the next one.
+    /// The source of chunks allocated ahead, and the next chunk.
     chunk_source: Option<ChunkSource>,
     spare: Option<TableChunk>,
     buckets: usize,
-    /// The greatest power of two that is not above `buckets`, less one.
+    /// The greatest power of two up to `buckets`, minus one.
     mask: usize,
-    /// One bit more.
+    /// The mask with one bit more.
     wide: usize,
     len: usize,
-    /// What a split takes out.
+    /// The entries that a split moves.
     moving: Vec<(HashedKey, PcbId)>,
     pub(super) examined: u64,
 }
 
-/// What an image's home tells of it.
+/// The result of a look-up in an image's home bucket.
 pub(super) enum Home {
-    /// It is there.
+    /// The entry is there.
     Found(PcbId),
-    /// It is nowhere.
+    /// The entry is in no bucket.
     Absent,
-    /// That, only the buckets from there on know.
+    /// The entry may be in the buckets behind.
     MayOverflow,
 }
 
-/// A look-up under way: its home is on the way to the caches.
+/// A pending look-up: its home bucket is being fetched into the caches.
 #[derive(Clone, Copy)]
 pub(super) struct PendingLookup<'t> {
     image: HashedKey,
-    /// The home, and what of its segment lies behind it; nothing, if it was never needed.
+    /// The home bucket and the rest of its chunk; empty if the chunk was never needed.
     home: &'t [Bucket],
 }
 
@@ -68,7 +68,7 @@ impl PendingLookup<'_> {
         home: &[],
     };
 
-    /// The PCB, if it is at home. If it may be in the next bucket, that one is on the way
+    /// The PCB, if it is in the home bucket. If it may be in the next bucket, that one is fetched
     /// from now on.
     #[inline]
     pub(super) fn end(&self) -> Option<PcbId> {
@@ -86,7 +86,7 @@ impl PendingLookup<'_> {
     }
 }
 
-/// Where an entry is.
+/// The position of an entry.
 #[derive(Clone, Copy)]
 struct Found {
     bucket: usize,
@@ -117,23 +117,23 @@ impl LinearHash {
         self.len
     }
 
-    /// The bucket that an image belongs to.
+    /// The home bucket of an image.
     #[inline]
     fn home(&self, image: &HashedKey) -> usize {
         let place = image.place() as usize;
         let home = place & self.wide;
-        // Nobody can guess which: a branch would cost more than both.
+        // Which of them is unpredictable: a branch would cost more than both.
         select_unpredictable(home < self.buckets, home, place & self.mask)
     }
 
-    /// A bucket; `None` if it was never needed, and so is empty.
+    /// A bucket; `None` if its chunk was never needed, so that the bucket is empty.
     #[inline]
     fn bucket(&self, index: usize) -> Option<&Bucket> {
         let segment = self.chunks.get(index / chunk::BUCKETS)?;
         Some(&segment.buckets()[index % chunk::BUCKETS])
     }
 
-    /// A bucket to be written.
+    /// A bucket for writing.
     fn bucket_mut(&mut self, index: usize) -> &mut Bucket {
         while self.chunks.len() <= index / chunk::BUCKETS {
             self.add_chunk();
@@ -141,7 +141,7 @@ impl LinearHash {
         &mut self.chunks[index / chunk::BUCKETS].buckets_mut()[index % chunk::BUCKETS]
     }
 
-    /// The first is not asked for: most tables never fill it.
+    /// The first chunk is not requested ahead: most tables never fill it.
     #[cold]
     fn add_chunk(&mut self) {
         if !self.chunks.is_empty() {
@@ -152,7 +152,7 @@ impl LinearHash {
         self.chunks.push(segment);
     }
 
-    /// Sees to the memory of the buckets that are added next.
+    /// Prepares the memory of the buckets that are added next.
     #[cold]
     fn step(&mut self) {
         let from = self.buckets % chunk::BUCKETS;
@@ -160,12 +160,12 @@ impl LinearHash {
             segment.step(from);
         }
         if from == chunk::BUCKETS / 2 {
-            // So early that who begins to make them now is done in time.
+            // So early that a source which begins to allocate now is done in time.
             self.ask();
         }
     }
 
-    /// Asks for the next segment, if there is none at hand yet.
+    /// Requests the next chunk, unless one is ready.
     #[cold]
     fn ask(&mut self) {
         if self.spare.is_none() {
@@ -173,7 +173,7 @@ impl LinearHash {
         }
     }
 
-    /// Looks into an image's home alone: what almost every look-up comes to.
+    /// Looks into an image's home bucket alone, which suffices for almost every look-up.
     #[inline]
     pub(super) fn find_home(&mut self, image: &HashedKey) -> Home {
         let Some(bucket) = self.bucket(self.home(image)) else {
@@ -198,7 +198,7 @@ impl LinearHash {
         found.map(|found| found.pcb)
     }
 
-    /// Looks from a bucket on.
+    /// Looks into the buckets from `index` on.
     fn search(&self, mut index: usize, image: &HashedKey, examined: &mut u64) -> Option<Found> {
         loop {
             let bucket = self.bucket(index)?;
@@ -222,7 +222,7 @@ impl LinearHash {
         self.buckets > SMALL
     }
 
-    /// Begins a look-up, and waits for nothing.
+    /// Begins a look-up without waiting for memory.
     #[inline]
     pub(super) fn begin(&self, image: HashedKey) -> PendingLookup<'_> {
         let index = self.home(&image);
@@ -253,11 +253,10 @@ impl LinearHash {
         Ok(())
     }
 
-    /// Whether a bucket is to be added: when there are as many entries as buckets,
-    /// and half as many again once it is large. Fewer find their home full so, which
-    /// nobody can foresee and which costs most where nothing else does; but beyond the
-    /// caches what counts is that the table be small. Those whose turn to be split
-    /// comes last have up to twice as many before.
+    /// Whether a bucket must be added: at one entry for each bucket, and at 1.5 entries once the
+    /// table is large. With one, fewer entries find their home full, a branch that is unpredictable
+    /// and costs most while the table is in the caches; a table beyond the caches had better be
+    /// small. Buckets whose turn to be split comes last have up to twice as many entries before.
     fn is_crowded(&self) -> bool {
         if self.buckets < SMALL {
             self.len > self.buckets
@@ -266,7 +265,7 @@ impl LinearHash {
         }
     }
 
-    /// Puts an entry into the first bucket from its home on that takes it.
+    /// Puts an entry into the first bucket with room, from its home on.
     fn put(&mut self, home: usize, image: &HashedKey, pcb: PcbId) {
         let mut index = home;
         while !self.bucket_mut(index).put(image, pcb) {
@@ -283,7 +282,7 @@ impl LinearHash {
         }
     }
 
-    /// Adds a bucket: takes apart the one whose turn it is.
+    /// Adds a bucket: splits the one whose turn it is.
     fn split(&mut self) {
         let (mask, added) = (self.mask, self.buckets);
         let turn = added & mask;
@@ -308,7 +307,7 @@ impl LinearHash {
         }
     }
 
-    /// Moves the entry in a slot to its home, which was added.
+    /// Moves an entry to its home, which was just added.
     fn move_to(&mut self, home: usize, bucket: usize, slot: usize) {
         let from = self.bucket_mut(bucket);
         if let Some((image, pcb)) = from.entry(slot) {
@@ -317,8 +316,7 @@ impl LinearHash {
         }
     }
 
-    /// Takes apart a bucket that entries went on from: those that stay move up to
-    /// where they belong.
+    /// Splits a bucket whose entries overflowed: the ones that stay move back to where they belong.
     #[inline(never)]
     fn split_passed(&mut self, turn: usize, mask: usize) {
         let mut moving = std::mem::take(&mut self.moving);
@@ -345,7 +343,7 @@ impl LinearHash {
         self.moving = moving;
     }
 
-    /// Gives an entry another PCB; whether it is there.
+    /// Assigns another PCB to an entry; returns whether the entry exists.
     pub(super) fn rename(&mut self, image: &HashedKey, pcb: PcbId) -> bool {
         let found = self.search(self.home(image), image, &mut 0);
         if let Some(Found { bucket, slot, .. }) = found {
@@ -381,7 +379,7 @@ mod tests {
     /// Entries that are not in their home bucket, in thousandths.
     fn displaced(table: &LinearHash) -> usize {
         let mut displaced = 0;
-        // Some went on behind the last.
+        // Some overflowed behind the last bucket.
         for here in 0..table.buckets + 16 {
             let bucket = table.bucket(here);
             let entries = (0..SLOTS).filter_map(|slot| bucket?.entry(slot));
@@ -392,9 +390,8 @@ mod tests {
         displaced * 1000 / table.len
     }
 
-    /// However keys follow on one another, they fall as if at random: for any
-    /// secret, few find their bucket full, at any time from one doubling to the
-    /// next but one.
+    /// Consecutive keys are spread as if at random: for any secret, few entries find their bucket
+    /// full, at any time from one doubling to the next but one.
     #[test]
     fn keys_that_follow_on_one_another_scatter() {
         let patterns: [Pattern; 5] = [
@@ -424,12 +421,12 @@ mod tests {
         }
     }
 
-    /// A bucket at a time, and back in their homes when all others are gone.
+    /// Adds a bucket at a time; entries are back in their homes when all others are removed.
     #[test]
     fn what_goes_on_is_found_moved_and_forgotten() {
         let mut table = LinearHash::new();
         let hash = KeyHash::new(7);
-        // By trial, keys of one home while the table is small.
+        // Keys with one home while the table is small, found by trial.
         let home = |index| key(&hash, index, 9).place() as usize % BUCKETS_MIN;
         let same: Vec<u32> = (0..).filter(|index| home(*index) == 15).take(16).collect();
         for (pcb, index) in same.iter().enumerate() {

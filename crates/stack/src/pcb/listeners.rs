@@ -1,19 +1,19 @@
-//! Who listens where, found in constant time.
+//! Listeners by address and port, found in constant time.
 
 use super::{InsertError, Key, Key4, Key6, PcbId, Table, Weir};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 /// The listening PCBs by local address and port.
 ///
-/// A look-up is at most three of [`Weir`]: the exact address, any address of
-/// its version, and, for IPv4, any address of IPv6 where that listener takes
-/// both (RFC 3493 §5.3). The most exact wins.
+/// A look-up is at most three of [`Weir`]: the exact address, any address of its version, and, for
+/// IPv4, any address of IPv6 if that listener accepts both versions (RFC 3493 §5.3). The most exact
+/// listener wins.
 pub struct Listeners {
     table: Weir,
 }
 
 impl Listeners {
-    /// No listeners; peers must not know the seed.
+    /// An empty table; peers must not know the seed.
     pub fn new(seed: u128) -> Listeners {
         Listeners {
             table: Weir::new(seed),
@@ -47,7 +47,7 @@ impl Listeners {
         self.table.insert(at(ANY6, port, BOTH), pcb)
     }
 
-    /// Takes a listener out, of whichever kind.
+    /// Removes a listener of either kind.
     pub fn remove(&mut self, local: IpAddr, port: u16) -> Option<PcbId> {
         if local == ANY6 {
             self.table.remove(&at(local, port, BOTH));
@@ -55,12 +55,12 @@ impl Listeners {
         self.table.remove(&at(local, port, VERSION))
     }
 
-    /// Who takes a connection to this address and port.
+    /// The listener for a connection to this address and port.
     pub fn find(&mut self, local: IpAddr, port: u16) -> Option<PcbId> {
         self.find_that(local, port, Some)
     }
 
-    /// What `fits` gives for the most exact listener for which it gives something.
+    /// The result of `fits` for the most exact listener for which it returns one.
     pub(crate) fn find_that<T>(
         &mut self,
         local: IpAddr,
@@ -92,9 +92,9 @@ impl Listeners {
 
 const ANY6: IpAddr = IpAddr::V6(Ipv6Addr::UNSPECIFIED);
 
-/// Marks, in the place of the remote port, a listener of one version.
+/// In place of the remote port: a listener of one version.
 const VERSION: u16 = 0;
-/// Marks one that takes both versions.
+/// In place of the remote port: a listener of both versions.
 const BOTH: u16 = 1;
 
 fn at(local: IpAddr, port: u16, mark: u16) -> Key {

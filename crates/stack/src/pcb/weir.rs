@@ -1,25 +1,24 @@
-//! Ours: both IP versions, each in a table of its own.
+//! The stack's PCB table: a hash table for each IP version.
 
 use super::hash::KeyHash;
 use super::interned_addr::AddrInterner;
 use super::linear_hash::{Home, LinearHash, PendingLookup};
 use super::{ChunkSource, InsertError, Key, Key4, Key6, PcbId, Table};
 
-/// Look-ups of a batch that are under way together.
+/// Number of look-ups of a batch that are pending together.
 const BATCH: usize = 64;
 
-/// A keyed hash leads to one cache line with four connections: their tags, and for
-/// the one whose tag agrees, what is left to compare. However many connections there
-/// are, about one is examined.
+/// A PCB table: a keyed hash selects a cache line with four entries, whose tags are compared first.
+/// About one PCB is examined, whatever the number of connections.
 ///
-/// - Over IPv6 96 bits stand for a key: one that was not entered is taken for one that
-///   was with a probability of 2^-63 at most for each of these (see `hash.rs`). Compare
-///   the ends of the PCB where that counts.
-/// - Safe against chosen keys: see `hash.rs` for what is proven.
-/// - Grows by one bucket at a time, so that no insert waits for others to move.
-///   It does not shrink: memory follows the most connections there were at
-///   once, 43 bytes each, half as much again up to 16,384. Who has more than some 49,000
-///   finds them sooner in memory that a [`ChunkSource`] makes ahead.
+/// - Over IPv6 96 bits stand for a key: an absent key is taken for a present one with a probability
+///   of at most 2^-63 for each present one (see `hash.rs`). Compare the addresses and ports of the
+///   PCB where that matters.
+/// - Safe against chosen keys: `hash.rs` says what is proven.
+/// - Grows by one bucket at a time, so that no insert waits for others to move. The table does not
+///   shrink: memory follows the largest number of connections, 43 bytes for each, half as much
+///   again up to 16,384. Beyond about 49,000 connections look-ups are faster in memory that a
+///   [`ChunkSource`] allocates ahead.
 /// - A batch is looked up with its cache misses overlapping.
 pub struct Weir {
     hash4: KeyHash<1>,
@@ -30,7 +29,7 @@ pub struct Weir {
 }
 
 impl Weir {
-    /// A table without connections; peers must not know the seed.
+    /// An empty table; peers must not know the seed.
     pub fn new(seed: u128) -> Weir {
         Weir {
             hash4: KeyHash::new(seed),
@@ -41,13 +40,13 @@ impl Weir {
         }
     }
 
-    /// Takes segments from there from now on, where it has one at hand.
+    /// Takes chunks from this source from now on, if it has one ready.
     pub fn set_chunk_source(&mut self, supply: &ChunkSource) {
         self.v4.set_chunk_source(supply);
         self.v6.set_chunk_source(supply);
     }
 
-    /// [`Table::find`] where the version is known.
+    /// [`Table::find`] for IPv4.
     #[inline]
     pub fn find4(&mut self, key: &Key4) -> Option<PcbId> {
         match self.v4.find_home(&self.hash4.image4(key)) {
@@ -57,13 +56,13 @@ impl Weir {
         }
     }
 
-    /// The image is made again: kept for this, it would cost those who need it not.
+    /// The image is computed again: storing it would cost the look-ups that do not need it.
     #[cold]
     fn find_on4(&mut self, key: &Key4) -> Option<PcbId> {
         self.v4.find(&self.hash4.image4(key))
     }
 
-    /// [`Table::find`] where the version is known.
+    /// [`Table::find`] for IPv6.
     #[inline]
     pub fn find6(&mut self, key: &Key6) -> Option<PcbId> {
         let local = self.interner.get(key);
@@ -107,7 +106,7 @@ impl Weir {
             let each = keys.iter().zip(found);
             return each.for_each(|(key, found)| *found = self.find6(key));
         }
-        // A copy: its words need not be read anew for each key.
+        // A copy: its words need not be loaded again for each key.
         let hash = self.hash6.clone();
         let here = find_at_home(keys, found, |key| {
             let local = self.interner.get(key);
@@ -119,7 +118,7 @@ impl Weir {
         }
     }
 
-    /// Gives a connection that is there another PCB; whether it is there.
+    /// Assigns another PCB to a connection; returns whether the connection exists.
     pub(crate) fn rename(&mut self, key: &Key, pcb: PcbId) -> bool {
         match key {
             Key::V4(key) => self.v4.rename(&self.hash4.image4(key), pcb),
@@ -131,12 +130,12 @@ impl Weir {
     }
 }
 
-/// Looks into the homes of all keys, and gives how many are there; the others may be
+/// Looks into the home buckets of all keys; returns how many are there. The others may be
 /// elsewhere.
 ///
-/// First all of some look-ups begin, then they end: the processor asks for as many homes
-/// together as it can, and for the next ones while it hashes. Nothing of theirs is looked
-/// at before all are asked for, since what waits for memory holds up what comes after.
+/// Some look-ups first all begin, and then end: the processor fetches as many homes together as it
+/// can, and the next ones while it hashes. No home is read before all are requested, since a wait
+/// for memory delays all that follow.
 fn find_at_home<'t, K>(
     keys: &[K],
     found: &mut [Option<PcbId>],
@@ -156,7 +155,7 @@ fn find_at_home<'t, K>(
     here
 }
 
-/// Finds those that are not in their homes, if they are anywhere.
+/// Finds the keys that are not in their homes, if they are anywhere.
 #[cold]
 fn find_others<K>(
     keys: &[K],
@@ -216,7 +215,7 @@ impl Table for Weir {
                 self.v6.begin(self.hash6.image6(key, local))
             }
         });
-        // Of both: who asks is told the sum.
+        // Of both tables: the caller gets the sum.
         self.v4.examined += here as u64;
         if here < keys.len() {
             find_others(keys, found, |key| match key {
@@ -237,7 +236,7 @@ impl Table for Weir {
 
 #[cfg(test)]
 impl Weir {
-    /// Another key that is taken for this one.
+    /// Another key that the table confuses with this one.
     pub(crate) fn twin(&self, key: &Key6) -> Key6 {
         self.hash6.twin(key)
     }
@@ -259,7 +258,7 @@ mod tests {
         assert_eq!(table.find6(&twin), Some(PcbId(3)));
         let again = table.insert(Key::V6(twin), PcbId(4));
         assert_eq!(again, Err(InsertError::Exists(PcbId(3))));
-        // Whatever else differs is another.
+        // A key that differs in anything else is another key.
         for other in [
             Key6::new((Ipv6Addr::UNSPECIFIED, 80), key.remote()),
             Key6::new((local.0, 81), key.remote()),

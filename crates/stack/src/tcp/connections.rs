@@ -45,7 +45,7 @@ const RESERVE_DIVISOR: usize = 4;
 /// data from the CPU's caches and delay acknowledgments.
 const POLL_BYTES: usize = 128 << 10;
 
-/// See the module.
+/// All TCP connections of one stack.
 pub(crate) struct Tcp {
     pub(crate) config: TcpConfig,
     pub(super) secret: Secret,

@@ -75,8 +75,7 @@ pub struct TcpInfo {
     /// Where slow start ends; `None` before the first loss, and where the
     /// congestion control has no such threshold.
     pub ssthresh: Option<usize>,
-    /// The rate at which bytes may go, in bytes a second; zero before the first
-    /// measurement of a round trip.
+    /// The pacing rate, in bytes a second; zero before the first measurement of a round trip.
     pub pacing_rate: u64,
     /// Bytes to be read.
     pub readable: usize,

@@ -243,11 +243,11 @@ pub enum TcpError {
     #[error("not now: poll the stack, and try again when something has come")]
     WouldBlock,
     /// The peer refused the connection.
-    #[error("the peer refused the connection: nobody listens there")]
+    #[error("the peer refused the connection: no application listens there")]
     Refused,
     /// A router reports, or the lack of a neighbour's answer shows, that the peer cannot be
     /// reached.
-    #[error("the peer cannot be reached: no way leads there, or it is not there")]
+    #[error("the peer cannot be reached: no route leads there, or it does not answer")]
     HostUnreachable,
     /// A router reports that the peer's network cannot be reached.
     #[error("the peer's network cannot be reached")]
@@ -265,7 +265,7 @@ pub enum TcpError {
     #[error("the connection is closed")]
     Closed,
     /// The address does not belong to this host.
-    #[error("{0} is no address of this host: use one of its own, or the unspecified one")]
+    #[error("{0} is not an address of this host: use one of its own, or the unspecified one")]
     AddrNotAvailable(SocketAddr),
     /// The address and port are in use.
     #[error("{0} is taken: choose another transport port, or 0 for any that is free")]

@@ -256,8 +256,8 @@ fn seed(iss: Seq, now_ns: u64) -> u64 {
 mod tests {
     use super::*;
 
-    /// What is idle holds no buffers, so this, its slot and its entries in
-    /// the table and the heap are all: below a kilobyte.
+    /// An idle connection holds no buffers: the PCB, its slot and its entries in the table and the
+    /// heap are below a kilobyte.
     #[test]
     fn an_idle_connection_is_small() {
         let size = size_of::<Pcb>();

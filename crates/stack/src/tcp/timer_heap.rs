@@ -1,23 +1,23 @@
-//! Deadlines of all connections: one each, in a heap of four children.
+//! Deadlines of all connections, one for each, in a heap with four children a node.
 //!
-//! A deadline that moves away stays where it is until it is due; the caller
-//! then sets the new one. So what moves with every segment, such as the
-//! retransmission's, costs nothing.
+//! A deadline that moves later keeps its entry until the entry is due; the caller then sets the new
+//! one. Deadlines that move with every segment, such as that of a retransmission, therefore cost
+//! nothing.
 
 const CHILDREN: usize = 4;
 const NOWHERE: u32 = u32::MAX;
 
-/// See the module.
+/// The heap of deadlines.
 #[derive(Default)]
 pub(super) struct TimerHeap {
-    /// When, and whose.
+    /// Entries: deadline, and index of the connection.
     heap: Vec<(u64, u32)>,
-    /// Where each one's entry is.
+    /// The position of each connection's entry.
     positions: Vec<u32>,
 }
 
 impl TimerHeap {
-    /// Sees to it that `who` is due at `at_ns`, or before.
+    /// Sets the deadline of connection `who` to `at_ns`, unless it is earlier already.
     pub(super) fn set(&mut self, who: u32, at_ns: u64) {
         let index = who as usize;
         if index >= self.positions.len() {
@@ -35,7 +35,7 @@ impl TimerHeap {
         self.sift_up(place, (at_ns, who));
     }
 
-    /// Forgets about `who`.
+    /// Removes the entry of connection `who`.
     pub(super) fn remove(&mut self, who: u32) {
         let place = self
             .positions
@@ -46,7 +46,7 @@ impl TimerHeap {
         }
     }
 
-    /// Who is due by `now_ns`, and no longer has a deadline then.
+    /// Removes and returns a connection whose deadline is at most `now_ns`; `None` without one.
     pub(super) fn pop(&mut self, now_ns: u64) -> Option<u32> {
         let &(at_ns, who) = self.heap.first()?;
         (at_ns <= now_ns).then(|| {
@@ -69,7 +69,7 @@ impl TimerHeap {
         }
     }
 
-    /// Puts an entry here, or as far up as it belongs; gives its place.
+    /// Moves an entry from a position up to where it belongs; returns its position.
     #[inline]
     fn sift_up(&mut self, mut place: usize, entry: (u64, u32)) -> usize {
         while place > 0 {
@@ -84,7 +84,7 @@ impl TimerHeap {
         place
     }
 
-    /// Puts an entry here, or as far down as it belongs.
+    /// Moves an entry from a position down to where it belongs.
     fn sift_down(&mut self, mut place: usize, entry: (u64, u32)) {
         loop {
             let first = place * CHILDREN + 1;

@@ -1,4 +1,4 @@
-//! What applications do with connections (RFC 9293 §3.10).
+//! The user calls of connections (RFC 9293 §3.9.1).
 
 use super::buffer::byte_ring::clamp;
 use super::pcb::{Pcb, State};
@@ -14,11 +14,11 @@ use std::net::{IpAddr, SocketAddr};
 /// Time, in nanoseconds, between keep-alive probes: 75 s (RFC 9293 §3.8.4; Linux'
 /// `tcp_keepalive_intvl`).
 const KEEP_ALIVE_EACH_NS: u64 = 75_000_000_000;
-/// How long nothing moves before memory is given back, in nanoseconds.
+/// Idle time, in nanoseconds, after which unused memory is freed.
 const SHRINK_NS: u64 = 1_000_000_000;
 
-/// The link that a connection goes out by. Only a link that returns frames leads to an address of
-/// ours.
+/// The link and the addresses of a new connection. Only a link that returns frames leads to an
+/// address of this host.
 pub(super) fn outgoing(
     hosts: &Interfaces,
     local: Option<SocketAddr>,
@@ -44,7 +44,7 @@ impl Tcp {
             .ok_or(TcpError::WouldBlock)?;
         if let Some(pcb) = self.pcbs.get_mut(accepted.0) {
             pcb.opening.listener = None;
-            // There may be something to tell since before it had an application.
+            // An event may have come before the connection had an application.
             if !std::mem::replace(&mut pcb.listed.in_notify_queue, true) {
                 self.notify_queue.push_back(accepted.0);
             }
@@ -64,7 +64,7 @@ impl Tcp {
         Ok(TcpId(self.enter(now_ns, pcb)))
     }
 
-    /// A connection to be opened.
+    /// Makes the PCB of an active open.
     pub(super) fn connecting(
         &mut self,
         now_ns: u64,
@@ -98,7 +98,7 @@ impl Tcp {
             let mut rng = self.rng.clone();
             let port = ports::free(&mut rng, |port| {
                 let at = SocketAddr::new(local.ip(), port);
-                // Its segments must come to this stack, if there are several.
+                // With several stacks, the connection's segments must arrive at this one.
                 let shard = self.shard.as_ref();
                 shard.is_none_or(|shard| shard.is_own(at, remote))
                     && !self.is_tuple_in_use(at, remote)
@@ -119,7 +119,7 @@ impl Tcp {
         listener.map_or(0, |listener| listener.accept_queue.len())
     }
 
-    /// Connections let go whose bytes or FIN the peer has not acknowledged.
+    /// Number of connections without an application whose bytes or FIN are unacknowledged.
     pub(crate) fn orphans(&self) -> usize {
         let unfinished = |pcb: &&Pcb| pcb.user.orphaned && pcb.is_orphan();
         self.pcbs
@@ -129,7 +129,7 @@ impl Tcp {
             .count()
     }
 
-    /// Whether the peer has acknowledged all that was written, or never will.
+    /// Whether the peer has acknowledged everything written, or never will.
     pub(crate) fn all_acked(&self, id: TcpId) -> bool {
         self.pcbs.get(id.0).is_none_or(|pcb| pcb.all_acked())
     }
@@ -161,8 +161,8 @@ impl Tcp {
         Ok(written)
     }
 
-    /// One that has not the room to write that it waits for, for want of memory,
-    /// is told when there is as much.
+    /// Enters a connection that lacks memory for a waiting writer among the waiters for memory; it
+    /// is notified when there is enough.
     fn note_memory_waiter(&mut self, name: Handle) {
         let left = self.memory_available().bytes;
         let Some(pcb) = self.pcbs.get_mut(name) else {
@@ -181,7 +181,7 @@ impl Tcp {
         }
     }
 
-    /// Puts a connection into the queue of those with something to send.
+    /// Puts a connection into the queue of connections with output.
     fn wake_output(&mut self, name: Handle) {
         if let Some(pcb) = self.pcbs.get_mut(name)
             && pcb.state != State::Closed
@@ -192,15 +192,14 @@ impl Tcp {
         }
     }
 
-    /// The bytes that can be read, as far as they lie together; none at the
-    /// stream's end.
+    /// The readable bytes that lie together; empty at the end of the stream.
     pub(crate) fn readable_slice(&mut self, id: TcpId) -> Result<&[u8], TcpError> {
         let pcb = self.get(id)?;
         if pcb.receive.readable() > 0 {
             return Ok(pcb.receive.front());
         }
         match (pcb.user.error(), pcb.has_ended()) {
-            // What comes after the end changes nothing about it.
+            // Errors after the FIN do not change the end of the stream.
             _ if pcb.receive.has_finished() => Ok(&[]),
             (Some(error), _) => Err(error),
             (None, true) => Ok(&[]),
@@ -249,7 +248,7 @@ impl Tcp {
         Ok(read)
     }
 
-    /// Copies bytes that can be read, and leaves them.
+    /// Copies readable bytes without consuming them.
     pub(crate) fn peek(&mut self, id: TcpId, out: &mut [u8]) -> Result<usize, TcpError> {
         self.readable_slice(id)?;
         let pcb = self.get(id)?;
@@ -270,8 +269,8 @@ impl Tcp {
             return;
         };
         pcb.user.orphaned = true;
-        // What is not read is lost, and the peer should know (RFC 2525
-        // §2.17); and who has not opened has nothing to close.
+        // Unread bytes are lost, and the peer should know (RFC 2525 §2.17); an unopened connection
+        // has nothing to close.
         if pcb.receive.readable() > 0 || pcb.state == State::SynSent {
             let host = hosts.at_mut(pcb.pair.link);
             self.abort(now_ns, host, id.0, None);
@@ -342,7 +341,7 @@ impl Tcp {
 
     pub(crate) fn set_nodelay(&mut self, id: TcpId, nodelay: bool) -> Result<(), TcpError> {
         let send = &mut self.get(id)?.send;
-        // What waits goes, though corked, each time that it is asked for.
+        // `TCP_NODELAY` sends what waits, even corked, each time that it is set.
         send.sws_override |= nodelay && send.unsent() > 0;
         send.nodelay = nodelay;
         self.wake_output(id.0);
@@ -357,7 +356,7 @@ impl Tcp {
     pub(crate) fn set_options(&mut self, id: TcpId, options: TcpOptions) -> Result<(), TcpError> {
         let pcb = self.get(id)?;
         pcb.set_options(options);
-        // Its timers are looked at by the next poll.
+        // The next poll checks the connection's timers.
         self.due_now(id.0);
         Ok(())
     }
@@ -414,7 +413,7 @@ impl Tcp {
             return true;
         };
         let receive = &pcb.receive;
-        // More than there is room for does not come before something is read.
+        // More bytes than fit cannot arrive before the application reads.
         let room = receive.room(self.memory_available().bytes);
         let shut = room <= usize::from(pcb.segment_size.received);
         let some = receive.readable() > 0;
@@ -462,7 +461,7 @@ impl Tcp {
         Ok(())
     }
 
-    /// A connection that something happened to since it was last named here.
+    /// The next connection with an event for the application; each is named once for its events.
     pub(crate) fn next_notified(&mut self) -> Option<TcpId> {
         while let Some(name) = self.notify_queue.pop_front() {
             if let Some(pcb) = self.pcbs.get_mut(name) {
@@ -475,8 +474,7 @@ impl Tcp {
         None
     }
 
-    /// A listener that has connections to be accepted since it was last named
-    /// here.
+    /// The next listener with new connections to accept; each is named once.
     pub(crate) fn next_notified_listener(&mut self) -> Option<ListenerId> {
         while let Some(name) = self.listener_notify_queue.pop_front() {
             if let Some(listener) = self.listeners.get_mut(name) {
@@ -487,8 +485,8 @@ impl Tcp {
         None
     }
 
-    /// An ICMP error about a segment of ours whose first number was `seq`;
-    /// whether it can be.
+    /// Processes an ICMP error about a segment that began at `seq`; returns whether such a segment
+    /// was sent.
     pub(crate) fn unreachable(
         &mut self,
         now_ns: u64,
@@ -501,16 +499,16 @@ impl Tcp {
             return false;
         };
         let pcb = self.pcbs.get_mut(name).expect("it was found");
-        // Later it is taken for a passing fault (RFC 5461 §2, RFC 5927 §6).
+        // For an open connection the error may be transient (RFC 5461 §2, RFC 5927 §6).
         let error = match why {
             UnreachableKind::Port => Some(TcpError::Refused),
             UnreachableKind::Host | UnreachableKind::Neighbour => Some(TcpError::HostUnreachable),
             UnreachableKind::Network => Some(TcpError::NetworkUnreachable),
             UnreachableKind::Other => None,
         };
-        // What a router says of one that is opening ends it, as in other hosts
-        // (RFC 5461 §4.1). But a question on the link may have been lost, and who
-        // asked may hold the connection for open.
+        // A router's error ends an open in progress, as in other hosts (RFC 5461 §4.1). A missing
+        // answer of a neighbour does not end a passive open: the solicitation may have been lost,
+        // and the peer may take the connection for open.
         let ends = match why {
             UnreachableKind::Neighbour => pcb.state == State::SynSent,
             _ => pcb.is_opening(),
@@ -522,13 +520,13 @@ impl Tcp {
         true
     }
 
-    /// Whether a segment of ours in flight began with this number.
+    /// Whether a segment in flight began with this number.
     pub(crate) fn has_sent(&mut self, link: u8, ends: (SocketAddr, SocketAddr), seq: u32) -> bool {
         self.sent(link, ends, seq).is_some()
     }
 
-    /// A segment of ours, whose first number was `seq`, was too long: it was
-    /// lost, though not by congestion, and goes again in pieces.
+    /// Processes a report that the segment that began at `seq` exceeded the path's MTU: it is lost
+    /// without congestion, and is retransmitted in shorter segments.
     pub(crate) fn too_big(
         &mut self,
         now_ns: u64,
@@ -547,8 +545,8 @@ impl Tcp {
         self.after_event(now_ns, name);
     }
 
-    /// The connection between our end and the peer's that has sent this number
-    /// by this link and waits for its acknowledgment (RFC 5927 §4.1).
+    /// The connection between these sockets, if a segment with this number is in flight by this
+    /// link (RFC 5927 §4.1).
     fn sent(
         &mut self,
         link: u8,
@@ -564,7 +562,7 @@ impl Tcp {
 }
 
 impl Pcb {
-    /// Takes options over; those of the window, as far as they can be told yet.
+    /// Applies options; those of the window as far as they can still be advertised.
     pub(super) fn set_options(&mut self, options: TcpOptions) {
         let before = std::mem::replace(&mut self.user.options, options.settled());
         if before.receive_buffer != options.receive_buffer
@@ -575,13 +573,13 @@ impl Pcb {
                 self.receive.choose_scale();
             }
         }
-        // Its headers are made anew.
+        // The headers are written again.
         if let Some(headers) = &mut self.headers {
             headers.cached = None;
         }
     }
 
-    /// Whether it has ended for the application, and the peer has not got all.
+    /// Whether the application has closed the connection, and something is unacknowledged.
     fn is_orphan(&self) -> bool {
         matches!(
             self.state,
@@ -589,14 +587,15 @@ impl Pcb {
         )
     }
 
-    /// Whether the peer has all that was written, and the end if that was.
+    /// Whether the peer has acknowledged everything written, and our FIN if the connection was
+    /// closed.
     fn all_acked(&self) -> bool {
         let send = &self.send;
         let arrived = send.unsent() == 0 && send.una == send.nxt;
         self.state == State::Closed || arrived && (!send.closed || send.fin_acknowledged())
     }
 
-    /// Whether the peer will send no more.
+    /// Whether the peer will send no more bytes.
     pub(super) fn has_ended(&self) -> bool {
         matches!(
             self.state,
@@ -604,7 +603,7 @@ impl Pcb {
         )
     }
 
-    /// The application has written all.
+    /// Ends this side's stream: nothing more is written.
     fn finish(&mut self) {
         self.send.closed = true;
         self.state = match self.state {
@@ -624,7 +623,7 @@ impl Pcb {
             .and_then(|after_ns| from_ns(now_ns.saturating_add(after_ns)));
     }
 
-    /// Does what is due; whether the connection is to be reset.
+    /// Processes expired timers; returns whether the connection is to be reset.
     pub(super) fn timeout(&mut self, now_ns: u64) -> bool {
         self.update_user_timeout(now_ns, self.waits());
         let due = |when: OptDeadline| as_ns(when).is_some_and(|at_ns| at_ns <= now_ns);
@@ -637,7 +636,7 @@ impl Pcb {
         if due(self.timers.ack_ns) {
             self.timers.ack_ns = None;
             self.ack.now = true;
-            // There was no answer to go with.
+            // The acknowledgment found no answer to go with.
             self.ack.pingpong = false;
         }
         if due(self.timers.keepalive_or_time_wait_ns) {
@@ -650,7 +649,7 @@ impl Pcb {
                 self.keep_alive(now_ns);
             }
         }
-        // It has its turn to send at once.
+        // The pacing rate allows the next segment now.
         self.congestion.end_wait(now_ns);
         if due(self.timers.shrink_ns) {
             self.timers.shrink_ns = None;
@@ -659,8 +658,7 @@ impl Pcb {
         false
     }
 
-    /// An idle connection holds no memory (but this): what is empty is given
-    /// back when nothing has moved for a while.
+    /// Frees the empty buffers of an idle connection, so that it holds no memory but its PCB.
     pub(super) fn release(&mut self, now_ns: u64) {
         let idle = self.activity.last_ns().saturating_add(SHRINK_NS) <= now_ns;
         if idle {

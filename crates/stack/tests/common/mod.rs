@@ -189,7 +189,7 @@ fn describe(frame: &[u8]) -> String {
     )
 }
 
-/// Host 1 tells host 0 its hardware address, by ARP.
+/// Host 1 announces its hardware address to host 0, by ARP.
 pub(crate) fn arp_reply() -> Vec<u8> {
     let mut frame = vec![0; ethernet::Repr::LEN + arp::Repr::LEN];
     let (dst, src, ether_type) = (HARDWARE[0], HARDWARE[1], EtherType::ARP);
@@ -210,7 +210,7 @@ pub(crate) fn arp_reply() -> Vec<u8> {
     frame
 }
 
-/// Host 1 tells host 0 its hardware address, by neighbour discovery.
+/// Host 1 announces its hardware address to host 0, by neighbour discovery.
 pub(crate) fn advertisement() -> Vec<u8> {
     let (src, dst) = (V6[1].parse().unwrap(), V6[0].parse().unwrap());
     let kind = nd::Kind::Advertisement {

@@ -117,7 +117,7 @@ pub(crate) fn mld(
     v6(ends, addresses, Protocol::IPV6_HOP_BY_HOP, 1, &payload)
 }
 
-/// A TCP segment from whoever it says it is from.
+/// A TCP segment from any claimed source.
 pub(crate) fn segment(
     ends: Ends,
     (src, dst): (SocketAddr, SocketAddr),

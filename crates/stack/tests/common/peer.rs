@@ -23,9 +23,9 @@ pub(crate) struct Peer {
     pub(crate) seq: u32,
     pub(crate) ack: u32,
     pub(crate) options: Options,
-    /// The urgent pointer of what is told.
+    /// The urgent pointer of sent segments.
     pub(crate) urgent: u16,
-    /// The congestion bits of what is told, and of what was heard last.
+    /// The ECN bits of sent packets, and of the last received one.
     pub(crate) marks: u8,
     pub(crate) heard_marks: u8,
 }

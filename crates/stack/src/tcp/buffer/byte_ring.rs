@@ -34,13 +34,13 @@ impl ByteRing {
         self.head as usize
     }
 
-    /// Adds to the end.
+    /// Appends bytes.
     pub(in crate::tcp) fn push(&mut self, bytes: &[u8]) {
         self.write_behind(0, bytes);
         self.extend(bytes.len());
     }
 
-    /// Writes bytes that start `gap` behind the end, which stays where it is.
+    /// Writes bytes that start `gap` behind the end; the end does not move.
     pub(in crate::tcp) fn write_behind(&mut self, gap: usize, bytes: &[u8]) {
         let end = self.len() + gap + bytes.len();
         if end > self.storage.len() {
@@ -59,7 +59,7 @@ impl ByteRing {
         self.storage[..bytes.len() - first].copy_from_slice(&bytes[first..]);
     }
 
-    /// The next `count` bytes behind the end have all been written.
+    /// Moves the end over `count` bytes, all of which were written.
     pub(in crate::tcp) fn extend(&mut self, count: usize) {
         assert!(
             self.len() + count <= self.storage.len(),
@@ -68,8 +68,7 @@ impl ByteRing {
         self.len += count as u32;
     }
 
-    /// `len` bytes from `offset` behind the start, where they lie; all of it is
-    /// there.
+    /// `len` bytes from `offset` behind the start, as slices; all must be there.
     pub(in crate::tcp) fn slices(&self, offset: usize, len: usize) -> [&[u8]; 2] {
         assert!(offset + len <= self.len(), "only what is there is given");
         if len == 0 {
@@ -80,14 +79,14 @@ impl ByteRing {
         [&self.storage[at..at + first], &self.storage[..len - first]]
     }
 
-    /// Copies from `offset` behind the start; all of it is there.
+    /// Copies bytes from `offset` behind the start; all must be there.
     pub(in crate::tcp) fn copy(&self, offset: usize, out: &mut [u8]) {
         let [start, rest] = self.slices(offset, out.len());
         out[..start.len()].copy_from_slice(start);
         out[start.len()..].copy_from_slice(rest);
     }
 
-    /// [`ByteRing::copy`], and the bytes' sum.
+    /// [`ByteRing::copy`], and returns the sum of the bytes.
     #[inline]
     pub(in crate::tcp) fn copy_summed(&self, offset: usize, out: &mut [u8]) -> Sum {
         if out.is_empty() {
@@ -106,8 +105,7 @@ impl ByteRing {
         sum.copy(&self.storage[..rest.len()], rest)
     }
 
-    /// Writes bytes behind the end, which stays where it is, and gives their
-    /// sum.
+    /// Writes bytes behind the end, which does not move, and returns their sum.
     #[inline]
     pub(in crate::tcp) fn stage(&mut self, bytes: &[u8]) -> Sum {
         if bytes.len() <= self.spare() && !bytes.is_empty() {
@@ -119,7 +117,7 @@ impl ByteRing {
         self.stage_split(bytes)
     }
 
-    /// [`ByteRing::stage`] of bytes for which there is no room in one piece.
+    /// [`ByteRing::stage`] of bytes without room in one piece.
     #[inline(never)]
     fn stage_split(&mut self, bytes: &[u8]) -> Sum {
         let end = self.len() + bytes.len();
@@ -139,13 +137,13 @@ impl ByteRing {
         sum.copy(rest, &mut self.storage[..rest.len()])
     }
 
-    /// The bytes from the start on that lie together.
+    /// The bytes that lie together at the start.
     pub(in crate::tcp) fn front(&self) -> &[u8] {
         let end = (self.head() + self.len()).min(self.storage.len());
         &self.storage[self.head()..end]
     }
 
-    /// Drops from the start.
+    /// Drops bytes from the start.
     pub(in crate::tcp) fn consume(&mut self, count: usize) {
         assert!(count <= self.len(), "only what is there is dropped");
         if !self.storage.is_empty() {
@@ -154,21 +152,21 @@ impl ByteRing {
         self.len -= count as u32;
     }
 
-    /// Starts over at the storage's start, which is in the caches, if the ring
-    /// is empty; nothing may be behind its end.
+    /// If the ring is empty, moves its start to the start of the storage, which is in the caches;
+    /// nothing may lie behind the end.
     pub(in crate::tcp) fn rewind(&mut self) {
         if self.len == 0 {
             self.head = 0;
         }
     }
 
-    /// Gives the storage back; nothing may be in it, behind its end neither.
+    /// Frees the storage; nothing may be in it or behind its end.
     pub(in crate::tcp) fn release(&mut self) {
         assert_eq!(self.len, 0, "only an empty ring is released");
         *self = ByteRing::default();
     }
 
-    /// Has no more storage than for so many bytes, if no more are in it; nothing may be
+    /// Shrinks the storage to what this many bytes need, if it holds no more; nothing may lie
     /// behind the end.
     #[inline]
     pub(in crate::tcp) fn shrink(&mut self, most: usize) {
@@ -182,19 +180,18 @@ impl ByteRing {
         self.storage.len()
     }
 
-    /// Bytes of storage once something lies `ahead` bytes behind the end.
+    /// Bytes of storage once a byte lies `ahead` bytes behind the end.
     pub(in crate::tcp) fn capacity_for(&self, ahead: usize) -> usize {
         capacity(self.len() + ahead).max(self.storage.len())
     }
 
-    /// Bytes for which there is room behind the end without more storage.
+    /// Bytes that fit behind the end without more storage.
     #[inline]
     pub(in crate::tcp) fn spare(&self) -> usize {
         self.storage.len() - self.len()
     }
 
-    /// Bytes for which there is room behind the end, if there may be `most`
-    /// bytes of storage.
+    /// Bytes that fit behind the end, with at most `most` bytes of storage.
     pub(in crate::tcp) fn room(&self, most: usize) -> usize {
         let largest = match most {
             CAPACITY_MIN.. => 1 << most.ilog2(),
@@ -217,7 +214,7 @@ impl ByteRing {
 
     fn grow(&mut self, need: usize) {
         let mut storage = vec![0; capacity(need)].into_boxed_slice();
-        // All of the old ring: bytes behind the end may count, too.
+        // The whole old ring: bytes behind the end may count, too.
         let (end, start) = self.storage.split_at(self.head());
         storage[..start.len()].copy_from_slice(start);
         storage[start.len()..start.len() + end.len()].copy_from_slice(end);
@@ -232,7 +229,7 @@ mod tests {
     use crate::rng::Rng;
     use std::collections::VecDeque;
 
-    /// The ring against the standard library's, bytes ahead included.
+    /// Compared with the standard library's, with bytes beyond the end.
     #[test]
     fn a_ring_is_a_queue() {
         let mut rng = Rng::new(1);

@@ -10,95 +10,94 @@ use weir_wire::tcp::SackBlocks;
 /// dropped, and the peer sends it again.
 pub const OOO_RANGES_MAX: usize = 512;
 
-/// The window in units of the bytes of one round trip: one that is under way, one in which the
-/// sender doubles its rate, and a reserve.
+/// The window in units of the bytes of one round trip: one in flight, one in which the sender
+/// doubles its rate, and a reserve.
 const WINDOW_RTTS: usize = 3;
 
-/// On a path with round trips shorter than this, in nanoseconds, the window grows no
-/// wider than so many bytes: that is 40 Gb/s and more, and what is not read yet stays
-/// in the caches.
+/// On a path with round trips shorter than `SHORT_RTT_NS`, in nanoseconds, the window grows to at
+/// most `SHORT_RTT_WINDOW` bytes: enough for 40 Gb/s, and unread bytes stay in the caches.
 pub(in crate::tcp) const SHORT_RTT_NS: u64 = 200_000;
 const SHORT_RTT_WINDOW: usize = 1 << 20;
-/// Unless, again and again, nothing came for so long after the window was nearly full:
-/// who reads in bursts gets no more at once than it lets in. How much one such pause
-/// counts, of which each round trip without one takes 1 off, and how much is often;
-/// and for how long then is counted what comes.
+/// Signs of an application that reads in bursts, for which the window may grow beyond
+/// `SHORT_RTT_WINDOW`. A pause of `SLOW_READER_NS` after the window was nearly full adds
+/// `SLOW_READER_STEP`, a round trip without one subtracts 1; from `SLOW_READER_THRESHOLD` on,
+/// received bytes are counted over `SLOW_READER_ROUND_NS`.
 const SLOW_READER_NS: u64 = 300_000;
 const SLOW_READER_STEP: u8 = 32;
 const SLOW_READER_THRESHOLD: u8 = 128;
 const SLOW_READER_ROUND_NS: u64 = 1_000_000;
 
-/// Pieces for which there is room at first, and is left once all are joined.
+/// Out-of-order ranges with memory at first, and the most that keep their memory once all are
+/// merged.
 const OOO_RANGES_MIN: usize = 4;
 const OOO_RANGES_KEPT: usize = 32;
 
-/// Bytes that came out of order.
+/// A range of bytes that arrived out of order.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct OooRange {
     start: Seq,
     end: Seq,
-    /// The greater, the later it grew.
+    /// Order of the last growth: a greater number grew later.
     recency: u32,
 }
 
 /// Memory that remains for all connections, in bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(in crate::tcp) struct MemoryAvailable {
-    /// For whatever comes, or is to be sent.
+    /// For bytes received in order, and for bytes to send.
     pub(in crate::tcp) bytes: usize,
-    /// For bytes out of order, which nobody can read and thereby free: others
-    /// are not to starve of them.
+    /// For bytes out of order. No application can read and free them, so that they get
+    /// less.
     pub(in crate::tcp) ooo: usize,
 }
 
 /// The result of inserting a segment's bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(in crate::tcp) enum Insertion {
-    /// They continue what was there, and all pieces are joined.
+    /// They continue the bytes in order, and no range is left out of order.
     InOrder,
-    /// They continue what was there, and pieces still wait behind: the sender
-    /// must know at once.
+    /// They continue the bytes in order, and a gap remains behind them: the sender must know at
+    /// once.
     FilledHole,
-    /// They wait, or were dropped; a gap is before them.
+    /// They are out of order, stored or dropped: a gap is before them.
     OutOfOrder,
-    /// They were there, or there is no memory for them now.
+    /// They are duplicates, or there is no memory for them now.
     Duplicate,
 }
 
 /// The receive buffer of one connection.
 pub(in crate::tcp) struct ReceiveBuffer {
-    /// The next number expected.
+    /// The next expected sequence number (RCV.NXT).
     pub(in crate::tcp) nxt: Seq,
-    /// The right edge of the window as the peer knows it.
+    /// The right edge of the advertised window.
     pub(in crate::tcp) rcv_adv: Seq,
-    /// The window's shift.
+    /// The shift of the advertised window (RFC 7323 §2).
     pub(in crate::tcp) scale: u8,
-    /// How often bytes came late, and whether the window was nearly full since the
-    /// round trip began.
+    /// The count of pauses that show a slow reader, and whether the window was nearly full in this
+    /// round trip.
     slow_reader: u8,
     was_full: bool,
-    /// The peer's initial number.
+    /// The peer's initial sequence number (IRS).
     pub(in crate::tcp) irs: Seq,
-    /// The number of the peer's FIN, once it came, in order or not.
+    /// The sequence number of the peer's FIN, received in order or not.
     pub(in crate::tcp) fin: Option<Seq>,
-    /// What can be read; pieces lie behind its end.
+    /// The readable bytes; out-of-order ranges lie behind their end.
     buffer: ByteRing,
     ooo_ranges: Vec<OooRange>,
     recency: u32,
-    /// A piece that came twice, to be told once.
+    /// A duplicate range, to be reported once (RFC 2883).
     duplicate: Option<(Seq, Seq)>,
-    /// The most bytes that wait here: now, and however long the path.
+    /// Limit on buffered bytes: at present, and for any path.
     limit: u32,
     limit_max: u32,
-    /// The most bytes of storage, by the memory that is left to all: for bytes
-    /// in order, and for those that wait for others.
+    /// Limit on storage, in bytes, by the memory available to all connections: for bytes in order,
+    /// and for bytes out of order.
     storage_max: u32,
     ooo_max: u32,
-    /// When this round trip began, and the bytes that came in it.
+    /// Start of this round trip, and the bytes received in it.
     round_ns: u64,
     round_bytes: u32,
-    /// How long a round trip takes by the timestamps that come back, in
-    /// microseconds; zero before any has.
+    /// The round-trip time by echoed timestamps, in microseconds; zero before the first.
     rtt_us: u32,
 }
 
@@ -133,19 +132,18 @@ impl ReceiveBuffer {
         self.rcv_adv = self.nxt;
     }
 
-    /// The window as the peer knows it.
+    /// The advertised window, in bytes.
     pub(in crate::tcp) fn window(&self) -> usize {
         self.rcv_adv.since(self.nxt)
     }
 
-    /// How many bytes more there is room for: by the window, and the memory that
-    /// is left.
+    /// Number of bytes that can still be received, by the window and the available memory.
     pub(in crate::tcp) fn room(&self, left: usize) -> usize {
         let storage_max = self.buffer.capacity().saturating_add(left);
         self.window().min(self.buffer.room(storage_max))
     }
 
-    /// Takes what a segment carries, cut to the window.
+    /// Stores a segment's bytes, cut to the window.
     pub(in crate::tcp) fn insert(&mut self, mut seq: Seq, mut bytes: &[u8]) -> Insertion {
         let mut told = None;
         if seq.before(self.nxt) {
@@ -164,14 +162,14 @@ impl ReceiveBuffer {
         if bytes.is_empty() || !self.has_memory(seq, bytes.len()) {
             return Insertion::Duplicate;
         }
-        // Of several parts that came before the first is told (RFC 2883 §4.3).
+        // Of several duplicate ranges the first is reported (RFC 2883 §4.3).
         let held = self.received_of(seq, seq.plus(bytes.len()));
         self.duplicate = told.or(held).or(self.duplicate);
         if seq == self.nxt {
             self.buffer.push(bytes);
             self.nxt = seq.plus(bytes.len());
             return match self.merge_ranges() {
-                // The sender must know at once of what came twice.
+                // The sender must know of a duplicate at once.
                 Insertion::InOrder if told.or(held).is_some() => Insertion::FilledHole,
                 taken => taken,
             };
@@ -179,7 +177,7 @@ impl ReceiveBuffer {
         self.insert_ooo(seq, bytes)
     }
 
-    /// The first part of these bytes that waits already.
+    /// The first part of these bytes that was received before, out of order.
     fn received_of(&self, start: Seq, end: Seq) -> Option<(Seq, Seq)> {
         let at = self
             .ooo_ranges
@@ -191,29 +189,29 @@ impl ReceiveBuffer {
         Some((piece.start.max(start), piece.end.min(end)))
     }
 
-    /// Sets the most bytes that wait here, from now on whatever the path.
+    /// Sets the limit on buffered bytes, for any path.
     pub(in crate::tcp) fn set_limit(&mut self, bytes: usize) {
         self.limit = clamp(bytes.max(1));
         self.limit_max = self.limit;
     }
 
-    /// Chooses a shift that tells all of the buffer, before it is told.
+    /// Chooses a window shift that expresses the whole buffer, before the SYN carries it.
     pub(in crate::tcp) fn choose_scale(&mut self) {
         self.scale = self.scale.max(crate::tcp::scale(self.limit()));
     }
 
-    /// The most bytes that wait here now.
+    /// The present limit on buffered bytes.
     fn limit(&self) -> usize {
         self.limit as usize
     }
 
-    /// Bytes for which there is storage behind those that can be read.
+    /// Bytes of free storage behind the readable ones.
     #[inline]
     pub(in crate::tcp) fn spare(&self) -> usize {
         self.buffer.spare()
     }
 
-    /// So much memory is left for it and all others.
+    /// Sets the memory that this connection and all others may still take.
     #[inline]
     pub(in crate::tcp) fn set_memory(&mut self, left: MemoryAvailable) {
         let capacity = self.buffer.capacity();
@@ -233,10 +231,10 @@ impl ReceiveBuffer {
         ahead <= self.buffer.spare() || ahead <= self.buffer.room(most as usize)
     }
 
-    /// Bytes came in order. The window follows the path, as Linux's does: who
-    /// sends more than half of it in a round trip may be held up by it. It does
-    /// not while they wait to be read. On a path that is `near` it becomes no wider
-    /// than is worth it there, unless bytes come late.
+    /// Adapts the limit after bytes in order, as Linux' `tcp_rcv_space_adjust`: a sender of more
+    /// than half the window in a round trip may be limited by the window. Unread bytes prevent
+    /// growth. On a path with short round trips (`near`) the window grows to at most
+    /// [`SHORT_RTT_WINDOW`], unless the reader is slow.
     pub(in crate::tcp) fn autotune(&mut self, now_ns: u64, count: usize, rtt_ns: u64, near: bool) {
         self.round_bytes = self.round_bytes.saturating_add(count as u32);
         self.was_full |= self.window() < self.limit() / 4;
@@ -266,44 +264,44 @@ impl ReceiveBuffer {
         (self.round_ns, self.round_bytes, self.was_full) = (now_ns, 0, false);
     }
 
-    /// Whether the window may still become wider.
+    /// Whether the window may still grow.
     #[inline]
     pub(in crate::tcp) fn can_autotune(&self) -> bool {
         self.limit < self.limit_max
     }
 
-    /// A full segment came back with a timestamp of ours that old.
+    /// Records the age of an echoed timestamp that a full segment carried.
     pub(in crate::tcp) fn measured(&mut self, rtt_us: u32) {
         self.rtt_us = match self.rtt_us {
             0 => rtt_us,
-            // A sender that had paused measures nothing.
+            // A pause of the sender is no measurement.
             known => known - known / 8 + rtt_us.min(2 * known) / 8,
         };
     }
 
-    /// The round trip as the timestamps tell it, in nanoseconds.
+    /// The round-trip time by timestamps, in nanoseconds.
     pub(in crate::tcp) fn rtt_ns(&self) -> Option<u64> {
         (self.rtt_us > 0).then(|| u64::from(self.rtt_us) * 1000)
     }
 
-    /// Whether nothing waits out of order, not even a FIN.
+    /// Whether nothing is out of order, not even a FIN.
     pub(in crate::tcp) fn is_in_order(&self) -> bool {
         self.ooo_ranges.is_empty() && self.fin.is_none_or(|fin| fin.before(self.nxt))
     }
 
-    /// Copies the next bytes, which are within the window and behind which
-    /// nothing waits; [`ReceiveBuffer::commit`] takes them.
+    /// Copies the next bytes, which are within the window and followed by no out-of-order range;
+    /// [`ReceiveBuffer::commit`] accepts them.
     pub(in crate::tcp) fn stage(&mut self, bytes: &[u8]) {
         self.buffer.write_behind(0, bytes);
     }
 
-    /// [`ReceiveBuffer::stage`], and the bytes' sum.
+    /// [`ReceiveBuffer::stage`], and returns the sum of the bytes.
     #[inline]
     pub(in crate::tcp) fn stage_summed(&mut self, bytes: &[u8]) -> Sum {
         self.buffer.stage(bytes)
     }
 
-    /// Takes bytes that were staged.
+    /// Accepts staged bytes.
     #[inline]
     pub(in crate::tcp) fn commit(&mut self, count: usize) -> Insertion {
         self.buffer.extend(count);
@@ -311,8 +309,8 @@ impl ReceiveBuffer {
         Insertion::InOrder
     }
 
-    /// The next bytes in order were read where they came from; nothing waits to be
-    /// read, or behind them.
+    /// Advances over bytes that the application has received without the buffer. The buffer is
+    /// empty, and nothing is out of order.
     pub(in crate::tcp) fn advance_placed(&mut self, count: usize) -> Insertion {
         assert!(
             self.readable() == 0 && self.ooo_ranges.is_empty(),
@@ -322,7 +320,7 @@ impl ReceiveBuffer {
         Insertion::InOrder
     }
 
-    /// Joins the pieces that have come to continue.
+    /// Merges the out-of-order ranges that now continue the bytes in order.
     fn merge_ranges(&mut self) -> Insertion {
         let before = self.ooo_ranges.len();
         while let Some(piece) = self.ooo_ranges.first() {
@@ -346,7 +344,7 @@ impl ReceiveBuffer {
 
     fn insert_ooo(&mut self, start: Seq, bytes: &[u8]) -> Insertion {
         let end = start.plus(bytes.len());
-        // The pieces that touch these bytes become one with them.
+        // Ranges that touch these bytes merge with them.
         let first = self
             .ooo_ranges
             .partition_point(|piece| piece.end.before(start));
@@ -379,8 +377,8 @@ impl ReceiveBuffer {
         Insertion::OutOfOrder
     }
 
-    /// Whether one more piece, up to `ahead` bytes behind what is next, may be
-    /// kept: what is known of it takes memory, too.
+    /// Whether a further range, up to `ahead` bytes behind the next expected byte, may be stored:
+    /// the list of ranges takes memory, too.
     fn has_ooo_room(&mut self, ahead: usize) -> bool {
         let count = self.ooo_ranges.len();
         if count < self.ooo_ranges.capacity() {
@@ -400,39 +398,39 @@ impl ReceiveBuffer {
         self.ooo_ranges[index].recency = self.recency;
     }
 
-    /// The peer's FIN came, behind the bytes before `seq`; whether it is next.
+    /// Records the peer's FIN at `seq`; returns whether it is the next expected number.
     pub(in crate::tcp) fn finish(&mut self, seq: Seq) -> bool {
         self.fin.get_or_insert(seq);
         self.fin == Some(self.nxt)
     }
 
-    /// Whether the peer's FIN, and all before it, was taken.
+    /// Whether the peer's FIN, and all before it, was received.
     pub(in crate::tcp) fn has_finished(&self) -> bool {
         self.fin.is_some_and(|fin| fin.before(self.nxt))
     }
 
-    /// Bytes to be read.
+    /// Number of readable bytes.
     pub(in crate::tcp) fn readable(&self) -> usize {
         self.buffer.len()
     }
 
-    /// Whether pieces wait for those before them.
+    /// Whether there are out-of-order ranges.
     #[cfg(test)]
     fn has_gaps(&self) -> bool {
         !self.ooo_ranges.is_empty()
     }
 
-    /// Bytes from the start that lie together.
+    /// The readable bytes that lie together at the start.
     pub(in crate::tcp) fn front(&self) -> &[u8] {
         self.buffer.front()
     }
 
-    /// Copies bytes from the start on, as many as `out` has room for.
+    /// Copies bytes from the start into `out`, as many as fit.
     pub(in crate::tcp) fn copy(&self, out: &mut [u8]) {
         self.buffer.copy(0, out);
     }
 
-    /// Drops what was read.
+    /// Drops bytes that were read.
     pub(in crate::tcp) fn consume(&mut self, count: usize) {
         self.buffer.consume(count);
         if self.ooo_ranges.is_empty() {
@@ -440,7 +438,7 @@ impl ReceiveBuffer {
         }
     }
 
-    /// Gives memory back that nothing is in; whether none is left.
+    /// Frees unused memory; returns whether none is left.
     pub(in crate::tcp) fn release(&mut self) -> bool {
         if self.buffer.len() == 0 && self.ooo_ranges.is_empty() {
             self.buffer.release();
@@ -449,14 +447,14 @@ impl ReceiveBuffer {
         self.buffer.capacity() == 0
     }
 
-    /// Gives all memory back, whatever is in it.
+    /// Frees all memory, with its bytes.
     pub(in crate::tcp) fn discard(&mut self) {
         if self.capacity() > 0 {
             (self.buffer, self.ooo_ranges) = (ByteRing::default(), Vec::new());
         }
     }
 
-    /// Bytes that came before come again: the peer is told so, once.
+    /// Records a duplicate range, which the next acknowledgment reports (RFC 2883).
     pub(in crate::tcp) fn note_duplicate(&mut self, seq: Seq, len: usize) {
         let end = seq.plus(len);
         if len > 0 && end.at_most(self.nxt) {
@@ -464,13 +462,13 @@ impl ReceiveBuffer {
         }
     }
 
-    /// Bytes of storage, of the buffer and of what is known of pieces.
+    /// Bytes of storage: of the buffer and of the list of ranges.
     pub(in crate::tcp) fn capacity(&self) -> usize {
         self.buffer.capacity() + self.ooo_ranges.capacity() * size_of::<OooRange>()
     }
 
-    /// The window's right edge as it could be now: by the room there is,
-    /// unless that is little more than before (RFC 9293 §3.8.6.2.2).
+    /// The right edge of the window that could be advertised now: by the free room, unless that is
+    /// little more than before (RFC 9293 §3.8.6.2.2).
     fn rcv_adv_now(&self, mss: usize) -> Seq {
         let room = self.limit().saturating_sub(self.buffer.len());
         let room = room.min(self.buffer.room(self.storage_max as usize));
@@ -484,17 +482,16 @@ impl ReceiveBuffer {
         }
     }
 
-    /// Whether the window could open so far that the peer should be told: it
-    /// would be twice as wide. A peer that has more than half of it left is
-    /// told with the next acknowledgment.
+    /// Whether the window could open enough for an acknowledgment of its own: to twice its size. A
+    /// peer with more than half of the window left gets the update with the next acknowledgment.
     pub(in crate::tcp) fn window_opens(&self, mss: usize) -> bool {
         let (edge, window) = (self.rcv_adv_now(mss), self.window());
         let worth = (2 * mss).min(self.limit() / 2).max(1);
         edge.since(self.rcv_adv) >= worth.max(window)
     }
 
-    /// The window field to send, which the peer then knows. What was granted
-    /// is never taken back, though a shift may round it up.
+    /// The window field to send; the window then counts as advertised. An advertised window never
+    /// shrinks, though the shift may round it up.
     pub(in crate::tcp) fn advertise(&mut self, mss: usize) -> u16 {
         self.rcv_adv = self.rcv_adv_now(mss);
         let window = self.window().div_ceil(1 << self.scale);
@@ -508,15 +505,14 @@ impl ReceiveBuffer {
         window
     }
 
-    /// Whether there is something to acknowledge selectively.
+    /// Whether there are ranges to acknowledge selectively.
     #[inline]
     pub(in crate::tcp) fn has_blocks(&self) -> bool {
         !self.ooo_ranges.is_empty() || self.duplicate.is_some()
     }
 
-    /// What to acknowledge selectively, in at most `room` blocks: first what
-    /// came twice, then the pieces by when they grew (RFC 2018 §4, RFC 2883
-    /// §4).
+    /// At most `room` SACK blocks: first a duplicate range, then the out-of-order ranges, latest
+    /// growth first (RFC 2018 §4, RFC 2883 §4).
     pub(in crate::tcp) fn sack(&mut self, room: usize) -> SackBlocks {
         let mut blocks = SackBlocks::default();
         let mut left = room.min(SackBlocks::MAX);
@@ -566,7 +562,7 @@ mod tests {
         bytes
     }
 
-    /// Bursts of two megabytes, which the window has room for or not, and then a pause.
+    /// Bursts of two megabytes, within the window or beyond it, and then a pause.
     #[test]
     fn near_windows_stay_short_unless_the_reader_comes_late() {
         for rtt_ns in [50_000, 1_000_000] {
@@ -588,7 +584,7 @@ mod tests {
                 burst(&mut receive, true, 0);
             }
             assert_eq!(receive.limit(), SHORT_RTT_WINDOW);
-            // A pause now and then is the machine's; others are the sender's.
+            // A rare pause is the machine's; frequent ones are the reader's.
             for at in 0..500 {
                 burst(
                     &mut receive,
@@ -605,7 +601,7 @@ mod tests {
         }
     }
 
-    /// Any order, overlaps and repetitions: the stream is what was sent.
+    /// In any order, with overlaps and duplicates: the stream is what was sent.
     #[test]
     fn a_stream_is_put_together_whatever_the_order() {
         let mut rng = Rng::new(5);
@@ -666,7 +662,7 @@ mod tests {
         assert_eq!(receive.sack(3).as_slice(), latest);
         receive.insert(start.plus(1100), &[0; 50]);
         assert_eq!(receive.sack(3).as_slice()[0], block(1000, 1150));
-        // What comes twice is told first, once.
+        // A duplicate is reported first, and once.
         receive.insert(start.plus(3020), &[0; 10]);
         let blocks = receive.sack(4);
         assert_eq!(
@@ -687,7 +683,7 @@ mod tests {
         assert!(receive.capacity() <= 65_536);
     }
 
-    /// RFC 9293 §3.8.6.2.2: no crumbs, and nothing is taken back.
+    /// RFC 9293 §3.8.6.2.2: no small updates, and the window never shrinks.
     #[test]
     fn the_window_moves_in_steps_worth_telling() {
         let mut receive = receive(10_000);

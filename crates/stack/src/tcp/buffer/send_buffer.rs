@@ -7,62 +7,63 @@ use std::collections::VecDeque;
 use weir_wire::checksum::Sum;
 use weir_wire::tcp::Flags;
 
-/// A writer waits until a part so large of what may wait to be sent is free,
-/// or this many bytes, or what part of the memory is free again when those are
-/// told that waited for it.
+/// Free room that a waiting writer needs: the send buffer divided by `WRITE_SPACE_DIVISOR`, or
+/// `WRITE_SPACE` bytes, whichever is less. `WAKE_DIVISOR` is the part of all memory that must be
+/// free before writers that wait for memory are notified.
 const WRITE_SPACE_DIVISOR: usize = 4;
 const WRITE_SPACE: usize = 16 << 10;
 pub(in crate::tcp) const WAKE_DIVISOR: usize = 16;
 
 /// The send buffer of one connection.
 pub(in crate::tcp) struct SendBuffer {
-    /// Our initial number.
+    /// Our initial sequence number (ISS).
     pub(in crate::tcp) iss: Seq,
-    /// The first number not acknowledged.
+    /// The first unacknowledged number (SND.UNA).
     pub(in crate::tcp) una: Seq,
-    /// The next number to be sent.
+    /// The next number to send (SND.NXT).
     pub(in crate::tcp) nxt: Seq,
-    /// The window by the last segment that told it, and the widest ever.
+    /// The peer's window by the segment that last set it (SND.WND), and the widest ever.
     pub(in crate::tcp) wnd: usize,
     pub(in crate::tcp) wnd_max: u32,
-    /// Which segment told it.
+    /// The segment that set the window (SND.WL1, SND.WL2).
     wl1: Seq,
     wl2: Seq,
     /// The shift of the peer's windows.
     pub(in crate::tcp) scale: u8,
-    /// The most bytes that the peer takes in a segment, options included.
+    /// Longest segment that the peer accepts, in bytes, options included.
     pub(in crate::tcp) mss_peer: u16,
-    /// The application has written all.
+    /// The application has closed its side.
     pub(in crate::tcp) closed: bool,
-    /// The window was too small for so long that whatever fits goes (RFC 9293
-    /// §3.8.6.2.1, the override time-out).
+    /// The window was too small for so long that any segment may be sent (RFC 9293 §3.8.6.2.1, the
+    /// override time-out).
     pub(in crate::tcp) sws_override: bool,
-    /// Small segments do not wait for acknowledgments.
+    /// Small segments do not wait for acknowledgments (`TCP_NODELAY`).
     pub(in crate::tcp) nodelay: bool,
-    /// More bytes follow at once: those that are there wait for them, until
-    /// something is acknowledged.
+    /// More bytes follow at once (`MSG_MORE`): a small segment waits for them, until an
+    /// acknowledgment.
     pub(in crate::tcp) msg_more: bool,
-    /// What was written last is to be read at once (RFC 9293 §3.9.1.2, PUSH).
+    /// The last write asks for PSH (RFC 9293 §3.9.1.2).
     pub(in crate::tcp) push: bool,
-    /// Where the last segment ended that was not full.
+    /// End of the last small segment (Linux' `snd_sml`).
     pub(in crate::tcp) snd_sml: Seq,
-    /// Small segments wait for more bytes.
+    /// Small segments wait for more bytes (`TCP_CORK`).
     pub(in crate::tcp) cork: bool,
-    /// Few connections have any.
+    /// Ends of records; `None` for most connections.
     records: Option<Box<Records>>,
     /// The number of the buffer's first byte.
     start: Seq,
     buffer: ByteRing,
-    /// The most bytes that wait here: now, and however long the path.
+    /// Limit on buffered bytes: at present, and for any path.
     sndbuf: u32,
     sndbuf_max: u32,
-    /// The application says how many.
+    /// The application has set the limit (`SO_SNDBUF`).
     is_sndbuf_set: bool,
-    /// No more is taken while so many bytes are not sent yet; 0 for no such limit.
+    /// Number of unsent bytes from which on writes are refused (`TCP_NOTSENT_LOWAT`); 0 for no
+    /// limit.
     notsent_lowat: u32,
 }
 
-/// The ends of records that are not acknowledged, in ascending order.
+/// The ends of unacknowledged records, in ascending order.
 #[derive(Default)]
 struct Records {
     ends: VecDeque<Seq>,
@@ -71,13 +72,13 @@ struct Records {
 /// How many of the unsent bytes may be sent.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(in crate::tcp) enum Sendable {
-    /// This much, perhaps with the FIN.
+    /// This many bytes, and whether the FIN.
     Bytes(usize, bool),
-    /// There is something, but the window is too small for it.
+    /// None: the peer's window is too small.
     WindowLimited,
-    /// There is little, and it waits for what is in flight (Nagle).
+    /// None: a small segment waits for an acknowledgment (Nagle).
     InflightLimited,
-    /// Nothing is left.
+    /// Nothing is unsent.
     Nothing,
 }
 
@@ -110,12 +111,12 @@ impl SendBuffer {
         }
     }
 
-    /// The number of our FIN, which follows the last byte.
+    /// The number of our FIN, behind the last byte.
     fn fin(&self) -> Seq {
         self.start.plus(self.buffer.len())
     }
 
-    /// The number behind the last byte that was written.
+    /// The number behind the last written byte.
     pub(in crate::tcp) fn end(&self) -> Seq {
         self.fin()
     }
@@ -125,12 +126,12 @@ impl SendBuffer {
         self.closed && self.fin().before(self.nxt)
     }
 
-    /// Whether all, the FIN included, has arrived.
+    /// Whether everything, the FIN included, is acknowledged.
     pub(in crate::tcp) fn fin_acknowledged(&self) -> bool {
         self.closed && self.fin().before(self.una)
     }
 
-    /// How many bytes more the buffer takes.
+    /// Free room of the buffer, in bytes.
     pub(in crate::tcp) fn room(&self) -> usize {
         if self.closed {
             0
@@ -139,15 +140,15 @@ impl SendBuffer {
         }
     }
 
-    /// How much room a writer waits for, if all may have `memory` bytes: one
-    /// that is told of less would come for a few bytes at a time.
+    /// Room that a waiting writer needs, if all connections may have `memory` bytes: with less, it
+    /// would be woken for a few bytes at a time.
     pub(in crate::tcp) fn write_space_wanted(&self, memory: usize) -> usize {
         let part = (self.sndbuf() / WRITE_SPACE_DIVISOR).min(memory / WAKE_DIVISOR);
         part.clamp(1, WRITE_SPACE)
     }
 
-    /// The storage that must be left to all before a writer has the room that it
-    /// waits for; none if it has, or if its own buffer is what is full.
+    /// Memory that must be available to all connections before a waiting writer has room; `None` if
+    /// it has room, or if its own buffer is full.
     pub(in crate::tcp) fn memory_wanted(&self, memory: usize, left: usize) -> usize {
         let wanted = self.write_space_wanted(memory).min(self.room());
         if self.stores(left) < wanted {
@@ -157,10 +158,9 @@ impl SendBuffer {
         }
     }
 
-    /// The buffer follows what may be in flight, by the congestion window and the
-    /// widest window of the peer: a flight of it, and another to be sent as that
-    /// is acknowledged; but holds no more than is worth to be in flight. One that
-    /// was set stays.
+    /// Adapts the buffer to the bytes that may be in flight, by the congestion window and the
+    /// peer's widest window: one flight, and another to be sent as the first is acknowledged, up to
+    /// the useful bytes in flight. A limit that the application has set stays.
     #[inline]
     pub(in crate::tcp) fn autotune(&mut self, cwnd: usize, rtt: &Rtt) {
         let limit = self.sndbuf();
@@ -179,20 +179,19 @@ impl SendBuffer {
         }
     }
 
-    /// How many bytes more there is room for: by the buffer's limit, and the
-    /// memory that is left.
+    /// Number of bytes that can still be stored, by the buffer's limit and the available memory.
     fn stores(&self, left: usize) -> usize {
         let storage_max = self.capacity().saturating_add(left);
         self.room().min(self.buffer.room(storage_max))
     }
 
-    /// How many bytes more are taken now.
+    /// Number of bytes that a write can add now.
     pub(in crate::tcp) fn takes(&self, left: usize) -> usize {
         let stores = self.stores(left);
         if self.notsent_lowat == 0 {
             return stores;
         }
-        // A segment at least: crumbs would be all that went.
+        // At least a segment: otherwise only small segments would be sent.
         let unsent = self.unsent();
         match (self.notsent_lowat as usize).checked_sub(unsent) {
             Some(room @ 1..) => stores.min(room.max(self.mss_peer.into())),
@@ -200,26 +199,25 @@ impl SendBuffer {
         }
     }
 
-    /// Whether a writer is to come, if all may have `memory` bytes, of which `left`
-    /// are. With a limit of what is not sent half of that must have gone: who is
-    /// told of less would come for each segment.
+    /// Whether a write is worthwhile, if all connections may have `memory` bytes, `left` of them
+    /// free. With `TCP_NOTSENT_LOWAT` half of it must be sent: otherwise a writer would be woken
+    /// for each segment.
     pub(in crate::tcp) fn is_write_worthwhile(&self, memory: usize, left: usize) -> bool {
         let few = self.notsent_lowat == 0 || 2 * self.unsent() < self.notsent_lowat as usize;
         few && self.stores(left) >= self.write_space_wanted(memory)
     }
 
-    /// Whether what was sent may be what a writer waited for.
+    /// Whether enough was sent for a waiting writer.
     pub(in crate::tcp) fn has_sent_enough(&self) -> bool {
         self.notsent_lowat > 0 && 2 * self.unsent() < self.notsent_lowat as usize
     }
 
-    /// Takes no more while so many bytes are not sent yet; `None` for no such
-    /// limit.
+    /// Refuses writes while at least this many bytes are unsent; `None` for no limit.
     pub(in crate::tcp) fn set_notsent_lowat(&mut self, bytes: Option<usize>) {
         self.notsent_lowat = bytes.map_or(0, |bytes| clamp(bytes.max(1)));
     }
 
-    /// Takes bytes to be sent; gives how many.
+    /// Adds bytes to send; returns how many.
     pub(in crate::tcp) fn write(&mut self, bytes: &[u8], left: usize) -> usize {
         let taken = bytes.len().min(self.takes(left));
         self.push |= taken > 0;
@@ -227,7 +225,7 @@ impl SendBuffer {
         taken
     }
 
-    /// What is before `una` has arrived; gives how many bytes that were.
+    /// Drops the bytes before `una`, which are acknowledged; returns how many.
     pub(in crate::tcp) fn acknowledge(&mut self, una: Seq) -> usize {
         self.una = una;
         let arrived = if self.start.before(una) {
@@ -247,7 +245,7 @@ impl SendBuffer {
         arrived
     }
 
-    /// Gives memory back that nothing is in; whether none is left.
+    /// Frees unused memory; returns whether none is left.
     pub(in crate::tcp) fn release(&mut self) -> bool {
         if self.buffer.len() == 0 {
             self.buffer.release();
@@ -255,7 +253,7 @@ impl SendBuffer {
         self.buffer.capacity() == 0
     }
 
-    /// Gives all memory back, whatever is in it.
+    /// Frees all memory, with its bytes.
     pub(in crate::tcp) fn discard(&mut self) {
         if self.capacity() > 0 {
             self.buffer = ByteRing::default();
@@ -268,12 +266,12 @@ impl SendBuffer {
         self.buffer.capacity()
     }
 
-    /// The peer's window by a segment, unless a later one told it (RFC 9293
-    /// §3.10.7.4); whether it is another than before.
+    /// Updates the peer's window from a segment, unless a later one has set it (RFC 9293
+    /// §3.10.7.4); returns whether it changed.
     #[inline]
     pub(in crate::tcp) fn window(&mut self, seq: Seq, ack: Seq, wnd: usize) -> bool {
-        // The RFC goes by the number first; but a segment sent again has an old one, and
-        // who took its acknowledgment without its window would send beyond that.
+        // The RFC compares sequence numbers first. A retransmitted segment has an old one: with its
+        // acknowledgment and without its window, we would send beyond the window.
         let later = self.wl2.before(ack) || (self.wl2 == ack && self.wl1.at_most(seq));
         if !later {
             return false;
@@ -284,13 +282,13 @@ impl SendBuffer {
         changed
     }
 
-    /// A later segment tells the same as the one before.
+    /// Records a later segment with the same window.
     #[inline]
     pub(in crate::tcp) fn same_window(&mut self, seq: Seq) {
         self.wl1 = seq;
     }
 
-    /// The window of the segment that opens the connection.
+    /// Sets the window from the segment that opens the connection.
     pub(in crate::tcp) fn first_window(&mut self, seq: Seq, ack: Seq, wnd: usize) {
         (self.wnd, self.wnd_max, self.wl1, self.wl2) = (wnd, clamp(wnd), seq, ack);
     }
@@ -300,7 +298,7 @@ impl SendBuffer {
         end.at_most(self.una.plus(self.wnd))
     }
 
-    /// Bytes not sent yet.
+    /// Number of unsent bytes.
     pub(in crate::tcp) fn unsent(&self) -> usize {
         if self.nxt.before(self.fin()) {
             self.fin().since(self.nxt.max(self.start))
@@ -309,44 +307,44 @@ impl SendBuffer {
         }
     }
 
-    /// Whether bytes, or a FIN, wait to be sent.
+    /// Whether bytes or a FIN are unsent.
     pub(in crate::tcp) fn wants(&self) -> bool {
         let end = self.fin().plus(self.closed.into());
         self.nxt.max(self.start).before(end)
     }
 
-    /// Whether all that waits to be sent is a FIN.
+    /// Whether only a FIN is unsent.
     #[inline]
     pub(in crate::tcp) fn wants_fin_alone(&self) -> bool {
         self.closed && self.nxt.max(self.start) == self.fin()
     }
 
-    /// Bytes sent and not acknowledged.
+    /// Number of bytes in flight.
     pub(in crate::tcp) fn unacknowledged(&self) -> usize {
         self.buffer.len() - self.unsent()
     }
 
-    /// Sets the most bytes that wait here.
+    /// Sets the limit on buffered bytes.
     pub(in crate::tcp) fn set_sndbuf(&mut self, limit: usize) {
         self.sndbuf = clamp(limit.max(1));
         self.sndbuf_max = self.sndbuf;
         self.is_sndbuf_set = true;
     }
 
-    /// The most bytes that wait here.
+    /// The limit on buffered bytes.
     pub(in crate::tcp) fn sndbuf(&self) -> usize {
         self.sndbuf as usize
     }
 
-    /// Whether a segment may go that is not full: no other such one is in
-    /// flight (Nagle's algorithm as Minshall has it).
+    /// Whether a small segment may be sent: no other is in flight (Nagle's algorithm with
+    /// Minshall's change).
     fn nagle_allows_small(&self) -> bool {
         let waits = self.una.before(self.snd_sml);
         !self.cork && !self.msg_more && (!waits || self.nodelay)
     }
 
-    /// What may be sent of what was not, in segments of at most `most` bytes,
-    /// of which the link cuts so many from one that they carry `burst`.
+    /// The unsent bytes that may be sent in segments of at most `most` bytes, of which the link
+    /// cuts bursts of `burst` bytes.
     pub(in crate::tcp) fn sendable(&self, most: usize, burst: usize) -> Sendable {
         let unsent = self.unsent();
         let finish = self.closed && !self.fin_sent();
@@ -363,11 +361,11 @@ impl SendBuffer {
         let window = self.wnd.saturating_sub(used);
         let mut len = unsent.min(burst).min(window);
         if len > most && !(len == unsent && (finish || self.nagle_allows_small())) {
-            // What does not fill the last of them waits as it would alone.
+            // Bytes that do not fill the last segment wait, as they would alone.
             len -= len % most;
         }
         let all = len == unsent;
-        // A FIN needs no window of its own: the peer has none for it either.
+        // A FIN needs no window of its own: the peer reserves none for it.
         let fin = finish && all;
         if len == 0 && !fin {
             return Sendable::WindowLimited;
@@ -388,8 +386,8 @@ impl SendBuffer {
         }
     }
 
-    /// [`SendBuffer::sendable`], of the `left` bytes of a record behind which others wait:
-    /// its last segment waits for nothing.
+    /// [`SendBuffer::sendable`], for the `left` bytes of a record followed by others: its last
+    /// segment does not wait.
     fn sendable_record(&self, left: usize, most: usize, burst: usize) -> Sendable {
         let window = self.wnd.saturating_sub(self.nxt.since(self.una));
         let len = left.min(burst).min(window);
@@ -400,7 +398,7 @@ impl SendBuffer {
         }
     }
 
-    /// The control bits of a segment: SYN and FIN by their numbers.
+    /// The control bits of a segment: SYN and FIN by sequence number.
     pub(in crate::tcp) fn flags(&self, start: Seq, end: Seq) -> Flags {
         if start == end {
             return Flags::default();
@@ -416,14 +414,14 @@ impl SendBuffer {
         flags
     }
 
-    /// Whether what ends here is to be read at once: all that was written, unless
-    /// more was announced, and a record.
+    /// Whether the segment that ends at `end` carries PSH: at the end of the written bytes, unless
+    /// more were announced, and at the end of a record.
     fn is_pushed(&self, end: Seq) -> bool {
         let all = end == self.fin() && (self.push || self.closed);
         all || self.records().any(|record| record == end)
     }
 
-    /// What was written last ends a record: no segment carries more than it.
+    /// Makes the last write the end of a record: a segment carries bytes of one record only.
     pub(in crate::tcp) fn end_record(&mut self) {
         let end = self.fin();
         if end != self.una && self.records().next_back() != Some(end) {
@@ -432,20 +430,20 @@ impl SendBuffer {
         }
     }
 
-    /// Where records end that are not acknowledged.
+    /// The ends of unacknowledged records.
     fn records(&self) -> impl DoubleEndedIterator<Item = Seq> {
         self.records
             .iter()
             .flat_map(|records| records.ends.iter().copied())
     }
 
-    /// How many bytes a segment carries.
+    /// Number of bytes in a segment.
     pub(in crate::tcp) fn payload_len(&self, start: Seq, end: Seq) -> usize {
         let (from, to) = (start.max(self.start), end.min(self.fin()));
         if from.before(to) { to.since(from) } else { 0 }
     }
 
-    /// The bytes that a segment carries, and their sum.
+    /// Writes a segment's bytes, and returns their sum.
     #[inline]
     pub(in crate::tcp) fn payload_summed(&self, start: Seq, out: &mut [u8]) -> Sum {
         if out.is_empty() {
@@ -455,7 +453,7 @@ impl SendBuffer {
         self.buffer.copy_summed(offset, out)
     }
 
-    /// The bytes that a segment carries, where they lie.
+    /// A segment's bytes, as slices of the buffer.
     pub(in crate::tcp) fn slices(&self, start: Seq, len: usize) -> [&[u8]; 2] {
         match len {
             0 => [&[]; 2],
@@ -466,7 +464,7 @@ impl SendBuffer {
         }
     }
 
-    /// The bytes that a segment carries.
+    /// Copies a segment's bytes.
     pub(in crate::tcp) fn payload(&self, start: Seq, out: &mut [u8]) {
         if !out.is_empty() {
             let offset = start.max(self.start).since(self.start);
@@ -562,14 +560,14 @@ mod tests {
         send.acknowledge(send.nxt);
         send.window(Seq(1), send.una, 0);
         assert_eq!(send.sendable(1000, 1000), Sendable::WindowLimited);
-        // After a while, whatever fits.
+        // After the override time-out, any size.
         send.write(&[1; 900], usize::MAX);
         send.window(Seq(1), send.una, 300);
         assert_eq!(send.sendable(1000, 1000), Sendable::WindowLimited);
         send.sws_override = true;
         assert_eq!(send.sendable(1000, 1000), Sendable::Bytes(300, false));
         send.sws_override = false;
-        // Half of the widest window there was.
+        // Half of the widest window.
         send.write(&[1; 5000], usize::MAX);
         send.window(Seq(1), send.una, 2000);
         assert_eq!(send.sendable(3000, 3000), Sendable::Bytes(2000, false));
@@ -577,7 +575,7 @@ mod tests {
             !send.window(Seq(0), send.una, 9),
             "an old segment tells nothing"
         );
-        // Bytes sent again, that tell a later acknowledgment.
+        // Retransmitted bytes whose segment carries a later acknowledgment.
         send.nxt = send.nxt.plus(1);
         assert!(send.window(Seq(0), send.una.plus(1), 700));
         assert_eq!(send.wnd, 700);

@@ -13,9 +13,9 @@ pub(in crate::tcp) struct AckInfo<'a> {
     pub(in crate::tcp) ack: Seq,
     /// The peer's window, in bytes.
     pub(in crate::tcp) wnd: usize,
-    /// It carries neither bytes nor a FIN.
+    /// The segment has neither bytes nor a FIN.
     pub(in crate::tcp) pure_ack: bool,
-    /// The network marked something of ours (ECE).
+    /// The peer echoes a congestion mark (ECE).
     pub(in crate::tcp) ece: bool,
     /// TSval and TSecr.
     pub(in crate::tcp) timestamps: Option<(u32, u32)>,
@@ -37,15 +37,14 @@ impl<'a> AckInfo<'a> {
 }
 
 impl Pcb {
-    /// Whether an acknowledgment, known to be none of what was never sent, leaves
-    /// all as it is: nothing is in flight, nothing waits, the window is the same.
-    /// So it is while bytes only come.
+    /// Whether an acknowledgment, known not to be beyond SND.NXT, changes nothing: nothing is in
+    /// flight, nothing is unsent, and the window is the same, as while bytes only arrive.
     #[inline]
     pub(in crate::tcp) fn is_noop_ack(&mut self, seq: Seq, ack: Seq, wnd: usize) -> bool {
         self.is_current_ack(ack, wnd) && !self.send.window(seq, ack, wnd)
     }
 
-    /// Whether an acknowledgment is one that was there, and nothing waits for it.
+    /// Whether an acknowledgment repeats SND.UNA, and nothing waits for one.
     #[inline]
     pub(in crate::tcp) fn is_current_ack(&self, ack: Seq, wnd: usize) -> bool {
         self.scoreboard.is_empty()
@@ -56,7 +55,7 @@ impl Pcb {
             && wnd == self.send.wnd
     }
 
-    /// Takes an acknowledgment that is not of what was never sent.
+    /// Processes an acknowledgment that is not beyond SND.NXT.
     pub(in crate::tcp) fn take_ack(&mut self, now_ns: u64, told: &AckInfo<'_>) {
         let ack = told.ack;
         let una = self.send.una;
@@ -89,7 +88,7 @@ impl Pcb {
         }
         self.recover(now_ns, progress);
         self.send.autotune(self.congestion.cwnd, &self.rtt);
-        // A peer whose window is closed, but who answers, is there.
+        // A peer with a closed window that answers is alive.
         if self.send.wnd == 0 || self.scoreboard.is_empty() {
             self.recovery.retries = 0;
             if self.send.wnd > 0 {
@@ -97,15 +96,15 @@ impl Pcb {
             }
         }
         if told_window && self.scoreboard.is_empty() {
-            // A probe of the window that is answered starts anew.
+            // An answered window probe restarts its timer.
             self.timers.loss = None;
         }
         self.schedule_loss(now_ns);
         self.advance_close();
     }
 
-    /// An acknowledgment that others have overtaken: what it tells selectively
-    /// may still be new.
+    /// Processes an acknowledgment that later ones have overtaken: its SACK blocks may still be
+    /// new.
     fn take_old_ack(&mut self, now_ns: u64, told: &AckInfo<'_>) {
         if !self.negotiated.sack || told.sack.is_empty() {
             return;
@@ -126,8 +125,7 @@ impl Pcb {
         }
     }
 
-    /// Whether the first block tells of something that came twice (RFC 2883
-    /// §4).
+    /// Whether the first SACK block reports a duplicate (D-SACK, RFC 2883 §4).
     fn is_dsack(&mut self, told: &AckInfo<'_>) -> bool {
         let (ack, blocks) = (told.ack, told.sack);
         let Some(&(start, end)) = blocks.first().filter(|_| self.negotiated.sack) else {
@@ -144,7 +142,7 @@ impl Pcb {
         twice
     }
 
-    /// Marks what has arrived; gives how many bytes had not before.
+    /// Marks segments as delivered; returns how many bytes are newly delivered.
     fn mark_delivered(&mut self, now_ns: u64, told: &AckInfo<'_>) -> usize {
         let ack = told.ack;
         if self.scoreboard.is_empty() {
@@ -187,16 +185,15 @@ impl Pcb {
                 latest_ns = latest_ns.max(Some(sent.sent_ns));
             }
             let clock = ((sent.sent_ns / 1_000_000) as u32).wrapping_add(offset);
-            // Of what came out of order the echo says nothing: it is that of the segment
-            // before the gap (RFC 7323 §4.3).
+            // For a segment out of order, the echoed timestamp is that of the segment before the
+            // gap (RFC 7323 §4.3), and no measurement.
             let in_order = sent.start.before(ack);
             let echo_is_older = in_order && echo.is_some_and(|echo| Seq(echo).before(Seq(clock)));
             if sack {
                 rack.delivered(sent, now_ns, min_rtt_ns, echo_is_older);
             }
         };
-        // In the order of their numbers: what is told of at once has not come out
-        // of order.
+        // In order of sequence numbers: segments acknowledged at once did not arrive out of order.
         let partly = self.scoreboard.acknowledge(ack, &mut delivered);
         if self.negotiated.sack && !told.sack.is_empty() {
             let mut blocks = [(Seq(0), Seq(0)); SackBlocks::MAX];
@@ -213,9 +210,9 @@ impl Pcb {
                 }
             }
         }
-        // Karn: what was sent again measures nothing (RFC 6298 §3), nor does what
-        // has waited at the peer for it. If a timestamp says that it was the later
-        // sending that arrived, that measures (RFC 7323 §4.1).
+        // Karn's rule: a retransmitted segment gives no sample (RFC 6298 §3), nor does one that
+        // waited at the peer for a retransmission. If a timestamp shows that the retransmission
+        // arrived, it gives one (RFC 7323 §4.1).
         let clock = |ns: u64| Seq(((ns / 1_000_000) as u32).wrapping_add(offset));
         let measured_ns = match (again_ns, latest_ns, echo) {
             (None, Some(sent_ns), _) => Some(now_ns.saturating_sub(sent_ns)),
@@ -238,7 +235,7 @@ impl Pcb {
         delivered
     }
 
-    /// Our FIN has arrived: the next state.
+    /// Our FIN is acknowledged: enters the next state.
     fn advance_close(&mut self) {
         if !self.send.fin_acknowledged() {
             return;
@@ -251,7 +248,7 @@ impl Pcb {
         }
     }
 
-    /// Whether a segment of the peer's can acknowledge this (RFC 5961 §5.2).
+    /// Whether a segment of the peer can acknowledge `ack` (RFC 5961 §5.2).
     pub(in crate::tcp) fn ack_is_plausible(&self, ack: Seq) -> bool {
         let widest = self.send.wnd_max;
         let oldest = self.send.una.minus(widest);

@@ -19,7 +19,7 @@ pub(super) struct Arrived<'a> {
     pub(super) repr: &'a Repr,
     pub(super) seq: Seq,
     pub(super) payload: &'a [u8],
-    /// The network marked it.
+    /// The network has marked the packet (CE).
     pub(super) ce: bool,
 }
 
@@ -27,13 +27,13 @@ pub(super) struct Arrived<'a> {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Effect {
     Nothing,
-    /// Nothing of it was taken: it may be a stranger's, or come twice.
+    /// The segment was not accepted: it may be forged, or a duplicate.
     Unexpected,
-    /// The connection is open now.
+    /// The connection is now open.
     Opened,
-    /// The segment is answered with a RST, as if nobody were here.
+    /// A RST answers the segment, as without a connection.
     SendRst,
-    /// A new connection takes this one's place (RFC 6191).
+    /// A new connection replaces this one (RFC 6191).
     ReuseTimeWait,
 }
 
@@ -60,12 +60,12 @@ impl Arrived<'_> {
         self.repr.flags.contains(flag)
     }
 
-    /// How many numbers it takes.
+    /// Length in sequence numbers.
     pub(super) fn len(&self) -> usize {
         self.payload.len() + usize::from(self.has(Flags::SYN)) + usize::from(self.has(Flags::FIN))
     }
 
-    /// The number of its first byte, and of its FIN if it has no byte.
+    /// The number of the first byte, or of the FIN if there is no byte.
     pub(super) fn data_seq(&self) -> Seq {
         self.seq.plus(self.has(Flags::SYN).into())
     }
@@ -102,8 +102,7 @@ impl Pcb {
             }
             return Effect::Nothing;
         }
-        // Who echoes what we have not sent since we began answers another SYN
-        // (RFC 7323 §3.2).
+        // An echo of a timestamp that we have not sent answers another SYN (RFC 7323 §3.2).
         if has_ack
             && !self
                 .negotiated
@@ -121,8 +120,8 @@ impl Pcb {
         self.negotiate(now_ns, arrived);
         self.activity.last_segment_ns = now_ns;
         if !has_ack {
-            // Both open at once (RFC 9293 §3.5, figure 8): our SYN goes again,
-            // with an acknowledgment.
+            // Simultaneous open (RFC 9293 §3.5, figure 8): our SYN is sent again, with an
+            // acknowledgment.
             self.state = State::SynReceived;
             self.ecn.enabled &= arrived.has(Flags::ECE | Flags::CWR);
             self.scoreboard.mark_lost(|_| true);
@@ -135,17 +134,17 @@ impl Pcb {
         self.open(now_ns, arrived.seq, ack, arrived.repr.window.into());
         self.end_opening(arrived);
         self.ack.now = true;
-        // A question was ready: answers will be awaited, not acknowledged.
+        // The application has already written: answers will be awaited, not acknowledged at once.
         self.ack.pingpong = self.send.unsent() > 0;
         if !arrived.payload.is_empty() {
-            // The window that our SYN told.
+            // The window that our SYN advertised.
             self.receive.advertise_on_syn();
             self.take_text(now_ns, arrived);
         }
         Effect::Opened
     }
 
-    /// Takes up what the peer's SYN offers.
+    /// Adopts the offers of the peer's SYN.
     pub(super) fn negotiate(&mut self, now_ns: u64, arrived: &Arrived<'_>) {
         let options = &arrived.repr.options;
         self.receive.start(arrived.seq);
@@ -162,8 +161,8 @@ impl Pcb {
         };
     }
 
-    /// Our SYN is acknowledged by `ack`, in a segment that begins at `seq` and tells
-    /// of this window: the connection is open.
+    /// Opens the connection: `ack` acknowledges our SYN, in a segment that begins at `seq` with
+    /// window `wnd`.
     pub(super) fn open(&mut self, now_ns: u64, seq: Seq, ack: Seq, wnd: usize) {
         self.state = State::Established;
         self.activity.last_received_ns = now_ns;
@@ -218,7 +217,7 @@ impl Pcb {
             return Effect::Nothing;
         }
         if arrived.has(Flags::RST) || arrived.has(Flags::SYN) {
-            // RFC 5961 §3.2: only the very next number resets; §4.2: no SYN does.
+            // RFC 5961 §3.2: only RCV.NXT itself resets; §4.2: no SYN does.
             self.ack.challenge(now_ns);
             return Effect::Unexpected;
         }
@@ -245,7 +244,7 @@ impl Pcb {
         self.take_ack(now_ns, &AckInfo::from_segment(arrived, self.send.scale));
         let end = arrived.data_seq().plus(arrived.payload.len());
         if self.user.orphaned && !arrived.payload.is_empty() && self.receive.nxt.before(end) {
-            // Nobody will read it, and the peer should know (RFC 2525 §2.17).
+            // No application will read it, and the peer should know (RFC 2525 §2.17).
             self.end(None);
             return Effect::SendRst;
         }
@@ -291,8 +290,8 @@ impl Pcb {
         self.negotiated.note_timestamp(now_ns, begins, timestamps);
     }
 
-    /// The peer's SYN came again, alone or with an acknowledgment: one that does
-    /// not agree to ECN revokes what another has agreed to (RFC 3168 §6.1.1).
+    /// Processes a retransmitted SYN of the peer, with an acknowledgment or without: one that does
+    /// not agree to ECN revokes an earlier agreement (RFC 3168 §6.1.1).
     fn process_second_syn(&mut self, arrived: &Arrived<'_>) {
         let agrees = if arrived.has(Flags::ACK) {
             arrived.has(Flags::ECE) && !arrived.has(Flags::CWR)
@@ -310,15 +309,14 @@ impl Pcb {
         syn && arrived.seq == self.receive.irs
     }
 
-    /// RFC 9293 §3.10.7.4, first: some of it must be in the window.
+    /// RFC 9293 §3.10.7.4, first: whether a part of the segment is in the window.
     fn is_in_window(&self, arrived: &Arrived<'_>) -> bool {
         let (seq, nxt, edge) = (arrived.seq, self.receive.nxt, self.receive.rcv_adv);
         let inside = |number: Seq| nxt.at_most(number) && number.before(edge);
         match (arrived.len(), self.receive.window()) {
             (0, 0) => seq == nxt,
             (0, _) => inside(seq),
-            // A closed window takes acknowledgments and RSTs all the same,
-            // where it stands.
+            // A closed window accepts acknowledgments and RSTs at RCV.NXT.
             (_, 0) => seq == nxt && arrived.payload.is_empty(),
             (len, _) => {
                 let last = seq.plus(len - 1);
@@ -327,22 +325,22 @@ impl Pcb {
         }
     }
 
-    /// Something that is not in the window is answered with where we are.
+    /// Acknowledges a segment outside of the window with our present numbers.
     fn ack_out_of_window(&mut self, now_ns: u64, arrived: &Arrived<'_>) {
-        // Two sides answer one another's bytes only as long as there are some; a
-        // SYN takes a number, too, and is answered now and then (RFC 5961 §4.2).
+        // Two hosts must not answer each other for ever: a segment with bytes is answered, since
+        // their number is finite; a SYN is answered now and then (RFC 5961 §4.2).
         if arrived.len() > 0 && !arrived.has(Flags::SYN) {
-            // The last to be acknowledged, which comes again: its timestamp is
-            // echoed, or the sender would measure from when it came first. Who
-            // knows where it ends knows the window, too.
+            // The last acknowledged segment comes again: its timestamp is echoed, or the sender
+            // would measure from its first transmission. A sender that knows the segment's end
+            // knows the window, too.
             if arrived.seq.plus(arrived.len()) == self.receive.nxt {
                 self.note_timestamp(now_ns, arrived.seq, arrived.repr.options.timestamps);
             }
-            // What comes again tells that our acknowledgment was lost.
+            // A retransmission shows that our acknowledgment was lost.
             self.receive
                 .note_duplicate(arrived.data_seq(), arrived.payload.len());
             self.ack.now = true;
-            // A FIN that comes again starts TIME-WAIT anew.
+            // A retransmitted FIN restarts TIME-WAIT.
             if self.state == State::TimeWait {
                 self.timers.keepalive_or_time_wait_ns = None;
             }
@@ -355,7 +353,7 @@ impl Pcb {
         let error = match self.state {
             State::SynReceived if !self.is_early() => TcpError::Refused,
             State::TimeWait => return self.end(None),
-            // All that it wanted to say has come.
+            // All bytes that the peer wanted to send have arrived.
             State::CloseWait => TcpError::WriteClosed,
             _ => TcpError::Reset,
         };
@@ -368,7 +366,7 @@ impl Pcb {
             State::Established | State::FinWait1 | State::FinWait2
         );
         if !receives {
-            // The peer has said that nothing follows.
+            // The peer has sent its FIN: nothing follows.
             self.ack.now |= arrived.len() > 0;
             return;
         }
@@ -387,7 +385,7 @@ impl Pcb {
         }
     }
 
-    /// So many bytes came in order; the window may follow.
+    /// Accounts for bytes received in order; the window may grow.
     #[inline]
     pub(super) fn received(&mut self, now_ns: u64, count: usize, timestamps: Option<(u32, u32)>) {
         add(&mut self.counts.bytes_in, count);
@@ -404,8 +402,8 @@ impl Pcb {
             let age_ms = self.negotiated.clock(now_ns).wrapping_sub(echo);
             self.receive.measured(1000 * age_ms.clamp(1, 60_000));
         }
-        // Timestamps tell milliseconds: shorter paths are known by our own segments,
-        // which an answer on the way may have had; then the others say more.
+        // Timestamps have a resolution of milliseconds. Shorter paths are measured by our own
+        // segments, which are in flight while a peer only sends; otherwise timestamps are better.
         let (told_ns, ours_ns) = (self.receive.rtt_ns(), self.rtt.srtt_ns());
         let is_near = ours_ns.is_some_and(|ns| ns < SHORT_RTT_NS);
         let near = is_near && told_ns.is_none_or(|ns| ns <= 2_000_000);
@@ -421,12 +419,11 @@ impl Pcb {
             .schedule(now_ns, taken, ahead, &mut self.timers.ack_ns);
     }
 
-    /// The peer's FIN came, behind the bytes before `fin` (RFC 9293 §3.10.7.4,
-    /// eighth).
+    /// Processes the peer's FIN behind the bytes before `fin` (RFC 9293 §3.10.7.4, eighth).
     #[inline]
     pub(super) fn take_fin(&mut self, now_ns: u64, fin: Seq) {
         let opens = self.state == State::Established;
-        // One beyond the window comes again.
+        // A FIN beyond the window comes again.
         if fin.at_most(self.receive.rcv_adv) {
             self.receive.finish(fin);
         }
@@ -438,7 +435,7 @@ impl Pcb {
         }
     }
 
-    /// The peer's FIN counts when all before it has come; whether that is so now.
+    /// Accepts the peer's FIN once all before it has arrived; returns whether that is now.
     fn end_if_all_came(&mut self) -> bool {
         if self.receive.fin != Some(self.receive.nxt) {
             return false;
@@ -454,8 +451,7 @@ impl Pcb {
         true
     }
 
-    /// Both have closed; the time to wait starts, whatever was waited for
-    /// before.
+    /// Both sides have closed: starts TIME-WAIT, and ends all other timers.
     pub(super) fn wait(&mut self) {
         self.state = State::TimeWait;
         self.timers.keepalive_or_time_wait_ns = None;

@@ -66,7 +66,8 @@ fn words(bytes: &[u8; 8 * WORDS]) -> [u64; WORDS] {
 }
 
 impl Train {
-    /// The prediction of what follows `packet`, whose acknowledgment information is `told`.
+    /// The prediction of the segment after `packet`, which has the acknowledgment information
+    /// `told`.
     fn behind(
         host: &Interface,
         packet: &[u8],
@@ -177,8 +178,8 @@ impl Tcp {
 }
 
 impl Pcb {
-    /// Whether further bytes in order, with the same acknowledgment information, need nothing but
-    /// to be kept.
+    /// Whether a further segment in order with the same acknowledgment information changes nothing
+    /// but the receive buffer.
     fn needs_nothing_more(&self, now_ns: u64, told: &AckInfo<'_>) -> bool {
         let receives = matches!(
             self.state,
@@ -194,9 +195,9 @@ impl Pcb {
         is_plain && says_nothing && hears_nothing
     }
 
-    /// As [`Pcb::take_predicted`], for a frame that continues a train. Whatever else that function
-    /// does, it has done for the segment before, which was as long and had the same acknowledgment
-    /// information; TS.Recent is that of the first segment not acknowledged yet.
+    /// As [`Pcb::take_predicted`], for a frame that continues a train. The rest of that function's
+    /// work was done for the segment before, which was as long and had the same acknowledgment
+    /// information; TS.Recent is that of the first unacknowledged segment.
     #[inline(always)]
     fn take_next(&mut self, now_ns: u64, train: &Train, frame: &[u8]) -> Option<bool> {
         let (headers, payload) = frame.split_at_checked(train.payload_at)?;
@@ -224,7 +225,7 @@ impl Pcb {
         self.receive.commit(payload.len());
         self.received(now_ns, payload.len(), train.timestamps);
         if self.ack.quick > 0 {
-            // The peer was silent for long.
+            // The first segment after a long silence of the peer.
             self.schedule_ack(now_ns, Insertion::InOrder);
         }
         Some(true)

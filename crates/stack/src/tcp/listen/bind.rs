@@ -1,5 +1,5 @@
-//! Where listeners are: one at a place, or several if all of them agree
-//! (`SO_REUSEPORT`), at one version of IP, or at both (RFC 3493 §5.3).
+//! Bound listeners: one for each address and port, or several that agree (`SO_REUSEPORT`); of one
+//! IP version, or of both (RFC 3493 §5.3).
 
 use super::handshake::Listener;
 use crate::links::{Interfaces, strip_zone};
@@ -10,8 +10,8 @@ use crate::tcp::{Listen, ListenerId, Tcp, TcpError, TcpOptions};
 use std::collections::{BTreeMap, VecDeque};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
-/// Listeners that share a place with others, by the one that the table of
-/// listeners has; it is among them.
+/// Groups of listeners that share an address and port, by the handle that the table of listeners
+/// has; that one is a member, too.
 pub(in crate::tcp) type ReuseportGroups = BTreeMap<u32, Vec<Handle>>;
 
 impl Tcp {
@@ -60,7 +60,7 @@ impl Tcp {
         Err(taken)
     }
 
-    /// Enters a listener at its place.
+    /// Enters a listener in the table.
     fn bind_listener(&mut self, name: Handle) -> Result<(), InsertError> {
         let Some(listener) = self.listeners.get(name) else {
             return Ok(());
@@ -73,7 +73,7 @@ impl Tcp {
         }
     }
 
-    /// Lets a listener share the place of `first`, if both want to.
+    /// Adds a listener to the group of `first`, if both allow sharing.
     fn join_reuseport(&mut self, first: PcbId, name: Handle) -> bool {
         let at = |name: Handle| {
             let listener = self.listeners.get(name).filter(|one| one.reuse_port);
@@ -90,8 +90,8 @@ impl Tcp {
         agree
     }
 
-    /// Who takes what comes for this place from there: of several always the
-    /// same, by a hash that nobody else can compute.
+    /// The listener for a connection from `remote`. A group's member is chosen by a keyed hash,
+    /// which peers cannot compute, so that it is always the same for one peer.
     pub(in crate::tcp) fn lookup_listener(
         &mut self,
         local: &SocketAddr,
@@ -107,7 +107,7 @@ impl Tcp {
         }
     }
 
-    /// A listener is gone, and its place another's if it was shared.
+    /// Removes a listener; another of its group takes its entry.
     pub(in crate::tcp) fn unbind_listener(&mut self, name: Handle, local: SocketAddr) {
         let shared = self
             .reuseport

@@ -72,7 +72,7 @@ impl TfoConnect {
     }
 }
 
-/// What the client knows of a server.
+/// The client's knowledge of a server.
 #[derive(Clone, Copy, Default, Debug)]
 struct CachedCookie {
     mss: Option<u16>,
@@ -143,7 +143,7 @@ impl Cookies {
     }
 }
 
-/// What a listener does with the Fast Open option of a SYN.
+/// A listener's decision on the Fast Open option of a SYN.
 pub(in crate::tcp) enum TfoDecision {
     /// Ignores it.
     Plain,
@@ -287,8 +287,8 @@ impl Pcb {
         self.send.iss.plus(1 + len)
     }
 
-    /// Our SYN was acknowledged, perhaps without its bytes: these were not
-    /// taken, and go again at once.
+    /// Processes the acknowledgment of our SYN. Bytes of the SYN that are not acknowledged were not
+    /// accepted, and are retransmitted at once.
     pub(in crate::tcp) fn end_opening(&mut self, arrived: &Arrived<'_>) {
         let Some(opening) = self.opening.tfo.take() else {
             return;

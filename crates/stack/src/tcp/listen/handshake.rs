@@ -135,8 +135,8 @@ impl Secret {
         Seq((step as u32 & 0x1f) << 27 | index << 24 | authenticator)
     }
 
-    /// The segment size that a cookie remembers, if it is one of ours and not
-    /// older than two steps.
+    /// The segment size that a cookie encodes; `None` unless the cookie is this host's and at most
+    /// two steps old.
     pub(in crate::tcp) fn check_cookie(
         &self,
         now_ns: u64,
@@ -154,7 +154,7 @@ impl Secret {
 }
 
 impl CookieOptions {
-    /// What to remember of a SYN.
+    /// The options of a SYN that a cookie encodes.
     pub(in crate::tcp) fn of(syn: &Arrived<'_>, config: &TcpConfig) -> CookieOptions {
         let options = &syn.repr.options;
         CookieOptions {
@@ -165,7 +165,7 @@ impl CookieOptions {
         }
     }
 
-    /// The timestamp that remembers the options, not after `clock`.
+    /// A timestamp, at most `clock`, that encodes the options.
     pub(in crate::tcp) fn timestamp(&self, clock: u32) -> u32 {
         let scale = self.scale.map_or(NO_SCALE, u32::from);
         let bits = scale << 2 | u32::from(self.sack) << 1 | u32::from(self.ecn);
@@ -177,7 +177,7 @@ impl CookieOptions {
         }
     }
 
-    /// What the peer echoes; nothing without timestamps.
+    /// Decodes the options from an echoed timestamp; none without timestamps.
     pub(in crate::tcp) fn from_echo(
         mss: u16,
         echo: Option<u32>,
@@ -193,7 +193,7 @@ impl CookieOptions {
         }
     }
 
-    /// The options as the SYN had them.
+    /// The options as in the SYN.
     pub(in crate::tcp) fn options(&self, timestamps: Option<(u32, u32)>) -> Options {
         Options {
             mss: Some(self.mss),
@@ -206,7 +206,7 @@ impl CookieOptions {
 }
 
 impl Pcb {
-    /// A connection that we open.
+    /// Makes the PCB of an active open.
     pub(in crate::tcp) fn connecting(
         kept: Option<Box<Pcb>>,
         config: &TcpConfig,
@@ -223,14 +223,14 @@ impl Pcb {
         pcb
     }
 
-    /// Makes it one that a peer's SYN opens.
+    /// Turns the connection into a passive open by a peer's SYN.
     pub(in crate::tcp) fn answer(&mut self, now_ns: u64, syn: &Arrived<'_>) {
         self.state = State::SynReceived;
         self.ecn.enabled &= syn.has(Flags::ECE | Flags::CWR);
         self.negotiate(now_ns, syn);
     }
 
-    /// Makes it one whose SYN went out as a cookie.
+    /// Turns the connection into one whose SYN-ACK was a cookie.
     pub(in crate::tcp) fn answer_cookie(
         &mut self,
         now_ns: u64,
@@ -242,7 +242,7 @@ impl Pcb {
         self.answer(now_ns, syn);
         self.send.nxt = cookie.plus(1);
         self.scoreboard.push(cookie, self.send.nxt, now_ns);
-        // Whatever the round trip was, it was not measured.
+        // The round trip was not measured.
         self.scoreboard.on_retransmit(cookie, now_ns);
         self.receive.advertise_on_syn();
     }

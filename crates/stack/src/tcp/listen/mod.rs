@@ -19,7 +19,7 @@ use std::net::SocketAddr;
 use weir_wire::tcp::{Flags, Options, Repr};
 
 impl Tcp {
-    /// RFC 9293 §3.10.7.2, and §3.10.7.1 where nobody listens.
+    /// Processes a segment without a connection (RFC 9293 §3.10.7.2; §3.10.7.1 without a listener).
     pub(super) fn arrives_at_listener(
         &mut self,
         now_ns: u64,
@@ -42,8 +42,7 @@ impl Tcp {
             }
             return taken;
         }
-        // A SYN that ends what it begins is nothing that a host sends, and is dropped
-        // as Linux does it.
+        // No host sends a SYN with a FIN: it is dropped, as by Linux.
         if !arrived.has(Flags::SYN) || arrived.has(Flags::FIN) {
             return Err(DropReason::SegmentRefused);
         }
@@ -91,7 +90,7 @@ impl Tcp {
         Ok(())
     }
 
-    /// A connection is open: its listener, or whoever opened it, is told.
+    /// Records that a connection is open: its listener or its opener is notified.
     pub(super) fn opened(&mut self, now_ns: u64, host: &mut Interface, name: Handle) {
         let Some(pcb) = self.pcbs.get_mut(name) else {
             return;
@@ -101,7 +100,7 @@ impl Tcp {
         };
         self.half_open -= usize::from(std::mem::take(&mut pcb.opening.is_half_open));
         let Some(listener) = self.listeners.get_mut(listener_name) else {
-            // It was closed meanwhile, and nobody else will have it.
+            // The listener was closed meanwhile: no application will get the connection.
             pcb.user.orphaned = true;
             self.abort(now_ns, host, name, None);
             return;
@@ -110,7 +109,7 @@ impl Tcp {
         self.queue(listener_name, name);
     }
 
-    /// A listener has one more connection to be accepted.
+    /// Adds a connection to a listener's accept queue.
     fn queue(&mut self, listener_name: Handle, name: Handle) {
         let Some(listener) = self.listeners.get_mut(listener_name) else {
             return;
@@ -121,7 +120,7 @@ impl Tcp {
         }
     }
 
-    /// A SYN is answered without anything being kept.
+    /// Answers a SYN by a SYN cookie, without state.
     pub(super) fn send_cookie(
         &mut self,
         now_ns: u64,
@@ -146,7 +145,7 @@ impl Tcp {
                 ours.recent,
             )
         });
-        // Without timestamps nothing but the segment size is remembered.
+        // Without timestamps, the cookie encodes the segment size alone.
         let keeps = timestamps.is_some();
         let options = Options {
             mss: Some(pcb.segment_size.advertised),
@@ -176,7 +175,7 @@ impl Tcp {
         send(now_ns, host, out, pcb.pair.addresses(), &repr);
     }
 
-    /// An acknowledgment of a cookie of ours opens the connection.
+    /// Opens a connection by an acknowledgment of a SYN cookie.
     pub(super) fn take_cookie(
         &mut self,
         now_ns: u64,
@@ -244,7 +243,7 @@ impl Tcp {
         Ok(())
     }
 
-    /// A listener is gone: so are the connections nobody accepted.
+    /// Closes a listener, and resets the connections that were not accepted.
     pub(crate) fn close_listener(&mut self, now_ns: u64, hosts: &mut Interfaces, id: ListenerId) {
         let Some(listener) = self.listeners.remove(id.0) else {
             return;

@@ -27,11 +27,11 @@ const ECT0: u8 = 2;
 /// The result of a connection's turn.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum OutputStatus {
-    /// It has sent all that it may now.
+    /// The connection has sent all that it may now.
     Done,
-    /// It has more to send.
+    /// The connection has more to send.
     MoreToSend,
-    /// The link takes no more.
+    /// The link is full.
     DeviceFull,
 }
 
@@ -40,11 +40,11 @@ pub(super) enum OutputStatus {
 enum NextSegment {
     /// Bytes, or a SYN or FIN, that were not sent before.
     New(Seq, Seq),
-    /// What may be lost.
+    /// Bytes that may be lost.
     Retransmit(Seq, Seq),
-    /// Nothing but an acknowledgment.
+    /// An acknowledgment alone.
     PureAck,
-    /// An old number, which the peer answers with its window.
+    /// An old sequence number, which the peer answers with its window.
     WindowProbe,
 }
 
@@ -98,15 +98,15 @@ impl Pcb {
         if self.congestion.is_rate_based() {
             self.end_paced_turn(now_ns, pipe);
         }
-        // A turn that comes to nothing does not put a probe off.
+        // A turn in which nothing was sent does not delay a probe.
         if went || self.scoreboard.is_empty() || self.timers.loss.is_none() {
             self.schedule_loss(now_ns);
         }
         turn
     }
 
-    /// After a turn of an algorithm that paces: when the next one is, and whether
-    /// the application leaves a gap.
+    /// Ends a turn of an algorithm that paces: sets the time of the next turn, and notes whether
+    /// the application is the limit.
     fn end_paced_turn(&mut self, now_ns: u64, pipe: usize) {
         let has_data = self.send.wants() || self.scoreboard.lost() > 0;
         let wake_ns = match self.congestion.pacing_budget(now_ns) {
@@ -120,8 +120,8 @@ impl Pcb {
         }
     }
 
-    /// Sends what there is in segments that carry `room` bytes and options; `sent`
-    /// counts the bytes. Whether any was more than an acknowledgment.
+    /// Sends in segments with `room` bytes for payload and options; `sent` counts the bytes.
+    /// Returns whether anything but an acknowledgment was sent.
     #[inline(never)]
     fn send_segments(
         &mut self,
@@ -139,9 +139,9 @@ impl Pcb {
             } else {
                 None
             };
-            // An acknowledgment while both SYNs are under way is none.
+            // No acknowledgment is sent during a simultaneous open.
             let is_syn = opening.is_some_and(|next| next != Some(NextSegment::PureAck));
-            // Others than timestamps are rare, and not moved about.
+            // Options other than timestamps are rare: they stay in one place.
             let mut options = None;
             if self.has_options(is_syn) {
                 self.fill(options.insert(Options::default()), now_ns, is_syn);
@@ -177,7 +177,7 @@ impl Pcb {
             match self.header_cache() {
                 Some(way) => {
                     let all = out_len;
-                    // A SYN's bytes are as many as its server takes.
+                    // A SYN's bytes (TFO) are as many as the server accepts.
                     let cut_at = if is_syn { usize::MAX } else { most };
                     let Some(done) = segment.emit(way, &self.send, host, out, cut_at) else {
                         turn = OutputStatus::DeviceFull;
@@ -205,8 +205,8 @@ impl Pcb {
         (turn, went)
     }
 
-    /// Whether all there is to send is an acknowledgment, or our FIN with nothing in
-    /// flight, and if so, which: true is the FIN.
+    /// `Some` if only an acknowledgment is to be sent (false), or our FIN with nothing in flight
+    /// (true).
     #[inline]
     fn pure_ack(&self) -> Option<bool> {
         let asks = self.ack.probe_window || self.recovery.force_retransmit;
@@ -220,8 +220,8 @@ impl Pcb {
         }
     }
 
-    /// Sends nothing but an acknowledgment, as most segments of those who only
-    /// receive are, or a FIN; whether it was that.
+    /// Sends an acknowledgment alone, the usual segment of a receiver, or a FIN; returns whether it
+    /// was one of them.
     #[inline]
     fn send_pure_ack(
         &mut self,
@@ -270,8 +270,8 @@ impl Pcb {
         (OutputStatus::Done, fin)
     }
 
-    /// Whether its turn may come to anything. Data that waits for its time by the pacing rate needs
-    /// no turn: the timer gives it one then, as Linux' `sk_pacing_timer` does.
+    /// Whether a turn may send something. Data that waits for the pacing rate needs no turn: a
+    /// timer gives it one, as Linux' `sk_pacing_timer`.
     pub(super) fn wants_output(&self) -> bool {
         let is_paced = self.congestion.wake_ns() != u64::MAX;
         self.state != State::Closed
@@ -280,12 +280,12 @@ impl Pcb {
                 || !is_paced && self.has_data_output())
     }
 
-    /// Whether there may be something to send; if not, nothing is looked up.
+    /// Whether there may be something to send.
     fn has_output(&self) -> bool {
         self.has_urgent_output() || self.has_data_output()
     }
 
-    /// The same of what does not wait for the pacing rate.
+    /// Whether there may be something to send that does not wait for the pacing rate.
     fn has_urgent_output(&self) -> bool {
         self.ack.now
             || self.ack.probe_window
@@ -293,12 +293,12 @@ impl Pcb {
             || self.send.nxt == self.send.iss
     }
 
-    /// The same of new and lost data.
+    /// Whether there may be new or lost data to send.
     fn has_data_output(&self) -> bool {
         self.scoreboard.lost() > 0 || self.send.wants()
     }
 
-    /// Sees to it that the way is one that holds, if there is one.
+    /// Refreshes the header cache unless it is valid.
     #[inline]
     fn refresh_header_cache(&mut self, now_ns: u64, host: &mut Interface) {
         let way = self.header_cache();
@@ -322,10 +322,10 @@ impl Pcb {
         self.user.options.header(self.pair.addresses())
     }
 
-    /// Bytes that one segment may carry if it is cut later: by the link, or when
-    /// it is written, at most `left` then; never more than may be in the network.
+    /// Bytes of one segment that the link cuts, or that is cut when it is written; at most `left`
+    /// segments then, and at most what the congestion window allows.
     fn gso_size(&self, offload: Offload, most: usize, left: usize) -> usize {
-        // What waits for the next hop's address is no longer than the path takes.
+        // A segment that waits for the next hop's address is no longer than the path's MTU allows.
         if self.send.unsent() <= most || self.header_cache().is_none() {
             return most;
         }
@@ -333,8 +333,7 @@ impl Pcb {
             SocketAddr::V4(_) => offload.tso4,
             SocketAddr::V6(_) => offload.tso6,
         };
-        // A mark of ours goes with one segment alone, and each has its own urgent
-        // pointer.
+        // CWR belongs to one segment alone, and each segment has its own urgent pointer.
         if self.ecn.send_cwr || self.recovery.force_retransmit || self.is_urgent() {
             return most;
         }
@@ -352,8 +351,8 @@ impl Pcb {
         (room.min(burst_max) / most * most).max(most)
     }
 
-    /// [`Pcb::sent`] of bytes that went in one frame, or in a run of several: each is
-    /// remembered by itself.
+    /// [`Pcb::sent`], for bytes sent in one frame or in a burst of several: each frame is an entry
+    /// of the scoreboard.
     fn sent_in_frames(&mut self, now_ns: u64, next: NextSegment, most: usize) {
         let NextSegment::New(mut start, end) = next else {
             return self.sent(now_ns, next);
@@ -366,10 +365,9 @@ impl Pcb {
         self.sent(now_ns, NextSegment::New(start, end));
     }
 
-    /// Bytes that the link cuts from one segment, or from a run of so many, at most. As
-    /// Linux has it: what goes in a millisecond, the more the shorter the path, and
-    /// never all of a flight at once, so that the next is asked for while one is under
-    /// way.
+    /// Limit on the bytes of one segment that the link cuts, or of a burst of `run` segments. As
+    /// Linux' `tcp_tso_autosize`: the bytes of one millisecond, more on shorter paths, and only a
+    /// part of the window, so that the next part is acknowledged while one is in flight.
     fn gso_size_max(&self, most: usize, run: usize) -> usize {
         let burst_max = run * frame_len(most);
         let cwnd = self.congestion.cwnd;
@@ -377,7 +375,7 @@ impl Pcb {
         let halvings = u32::try_from(self.rtt.min_ns() / SHORT_RTT_NS).unwrap_or(u32::MAX);
         let near = match self.rtt.min_ns() {
             0 => 0,
-            // Runs are for those next to us.
+            // Bursts are for paths with a short RTT.
             _ if halvings == 0 => burst_max,
             _ => frame_len(most).checked_shr(halvings).unwrap_or(0),
         };
@@ -386,10 +384,10 @@ impl Pcb {
         burst.min(burst_max).min(cwnd / 2)
     }
 
-    /// After a pause the network is unknown again (RFC 5681 §4.1).
+    /// After an idle time the state of the network is unknown again (RFC 5681 §4.1).
     fn restart_after_idle(&mut self, now_ns: u64) {
         let idle_ns = now_ns.saturating_sub(self.activity.last_sent_ns);
-        // Who asks about a closed window has not paused.
+        // A connection that probes a closed window is not idle.
         let may = self.send.unsent() > 0 && self.send.allows(self.send.nxt.plus(1));
         if self.limits.slow_start_after_idle
             && may
@@ -400,7 +398,7 @@ impl Pcb {
         }
     }
 
-    /// The next segment; `paced` says whether the pacing rate lets data go now.
+    /// Chooses the next segment; `paced` says whether the pacing rate allows data now.
     fn next(&mut self, most: usize, burst: usize, paced: bool) -> Option<NextSegment> {
         let (pipe, cwnd, force) = (
             self.pipe(),
@@ -417,7 +415,7 @@ impl Pcb {
             if allowed && fits(len) {
                 return Some(NextSegment::Retransmit(sent.start, sent.end));
             }
-            // New bytes do not overtake those that are waited for.
+            // New bytes do not overtake bytes that a record waits for.
             waits = allowed;
         }
         if !waits
@@ -439,7 +437,7 @@ impl Pcb {
         if self.send.nxt == self.send.iss {
             return Some(NextSegment::New(self.send.iss, self.first_end()));
         }
-        // Bytes behind a SYN do not go again before it has arrived.
+        // Bytes of a SYN are retransmitted only after the SYN is acknowledged.
         if let Some(sent) = self.scoreboard.next_lost(1)
             && sent.start == self.send.iss
         {
@@ -449,7 +447,7 @@ impl Pcb {
         answers.then_some(NextSegment::PureAck)
     }
 
-    /// Whether the next segment has other options than timestamps.
+    /// Whether the next segment has options other than timestamps.
     fn has_options(&self, is_syn: bool) -> bool {
         is_syn || (self.negotiated.sack && self.receive.has_blocks()) || self.is_urgent()
     }
@@ -462,10 +460,10 @@ impl Pcb {
             let first = self.state == State::SynSent;
             options.mss = Some(self.segment_size.advertised);
             options.sack_permitted = self.negotiated.sack;
-            // An answer scales only if it was asked to (RFC 7323 §2.2).
+            // A SYN-ACK scales windows only if the SYN did (RFC 7323 §2.2).
             let scales = first || self.negotiated.window_scaling;
             options.window_scale = scales.then_some(self.receive.scale);
-            // What a network may not let through goes once.
+            // Options that a middlebox may drop are sent once.
             let once = self.opening.listener.is_some() || self.send.nxt == self.send.iss;
             let opening = self.opening.tfo.as_ref().filter(|_| once);
             options.fast_open = opening.and_then(|opening| opening.option);
@@ -479,7 +477,7 @@ impl Pcb {
         }
     }
 
-    /// The segment that is next, with no options but timestamps.
+    /// The next segment, with timestamps as its only option.
     fn segment<'a>(&mut self, now_ns: u64, next: NextSegment, is_syn: bool) -> TxSegment<'a> {
         let (start, end) = match next {
             NextSegment::New(start, end) | NextSegment::Retransmit(start, end) => (start, end),
@@ -493,7 +491,7 @@ impl Pcb {
             start,
             payload_len,
             urgent,
-            // Only new bytes may be marked (RFC 3168 §6.1.5).
+            // Only new bytes may be ECN-capable (RFC 3168 §6.1.5).
             traffic_class: if self.ecn.enabled && fresh && !self.is_opening() {
                 self.user.options.traffic_class | ECT0
             } else {
@@ -556,7 +554,7 @@ impl Pcb {
         }
     }
 
-    /// A segment is out.
+    /// Accounts for a sent segment.
     fn sent(&mut self, now_ns: u64, next: NextSegment) {
         match next {
             NextSegment::New(start, end) => {
@@ -568,7 +566,7 @@ impl Pcb {
                 let is_first = self.scoreboard.is_empty();
                 self.scoreboard.push(start, end, now_ns);
                 self.count_paced(now_ns, end.since(start), is_first);
-                // A SYN's bytes are as many as fit, and wait for nobody.
+                // The bytes of a SYN are as many as fit: they do not wait.
                 let full = len == 0
                     || len == self.segment_size.mss()
                     || len.is_multiple_of(self.segment_size.mss().max(1));
@@ -610,7 +608,7 @@ impl Pcb {
         }
     }
 
-    /// The congestion control learns of a segment.
+    /// Informs the congestion control of a sent segment.
     #[inline]
     fn count_paced(&mut self, now_ns: u64, bytes: usize, is_first: bool) {
         if !self.congestion.is_rate_based() {
@@ -626,7 +624,7 @@ impl Pcb {
         self.congestion.on_sent(&sent, || board.oldest_ns());
     }
 
-    /// A segment is out that acknowledges all that has come.
+    /// Accounts for a segment that acknowledges everything received.
     fn acknowledged_all(&mut self) {
         self.ack.now = false;
         self.timers.ack_ns = None;

@@ -7,7 +7,7 @@ pub(in crate::tcp) struct Ecn {
     pub(in crate::tcp) enabled: bool,
     /// Whether the next new data says that this side has reduced its window (CWR).
     pub(in crate::tcp) send_cwr: bool,
-    /// Whether segments tell the peer of a mark, until the peer says CWR (ECE).
+    /// Whether segments echo a mark to the peer (ECE), until the peer sends CWR.
     pub(in crate::tcp) send_ece: bool,
 }
 

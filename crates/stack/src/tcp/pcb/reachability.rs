@@ -1,5 +1,5 @@
-//! [`Reachability`]: what TCP tells neighbour discovery about the path (RFC 4861 §7.3.1,
-//! RFC 9293 §3.8.3).
+//! [`Reachability`]: TCP's reports on the path to neighbour discovery (RFC 4861 §7.3.1, RFC 9293
+//! §3.8.3).
 
 /// Shortest time, in milliseconds, between reports that a peer's next hop is reachable.
 const CONFIRM_INTERVAL_MS: u32 = 5_000;
@@ -9,7 +9,7 @@ const CONFIRM_INTERVAL_MS: u32 = 5_000;
 pub(in crate::tcp) struct Reachability {
     /// When an acknowledgment was last reported, in milliseconds of a clock that wraps.
     confirmed_ms: u32,
-    /// Whether sent segments arrive, as far as known; the interface has not been told yet.
+    /// Whether sent segments arrive, as far as known; not yet reported to the interface.
     pub(in crate::tcp) hint: Option<bool>,
 }
 

@@ -3,8 +3,8 @@
 use crate::deadline::{OptDeadline, as_ns};
 use crate::tcp::recovery::LossTimer;
 
-/// Deadlines in nanoseconds. `due_ns` is not later than the first of the others: whoever sets
-/// an earlier one updates the heap.
+/// Deadlines in nanoseconds. `due_ns` is at most the first of the others: code that sets an earlier
+/// one updates the heap.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::tcp) struct Timers {
     /// The timer about loss, of which only one runs.

@@ -1,5 +1,5 @@
-//! What to do about loss: fast recovery by proportional rate reduction
-//! (RFC 6937), tail loss probes (RFC 8985 §7), the time-out.
+//! Loss recovery: fast recovery with proportional rate reduction (RFC 9937), tail loss probes (RFC
+//! 8985 §7), the retransmission time-out.
 
 pub(super) mod congestion;
 pub(super) mod rack;
@@ -13,53 +13,54 @@ use congestion::Ack;
 use rack::RackInput;
 use scoreboard::Sent;
 
-/// Time-outs in a row after which the network layer is told that nothing
-/// arrives (RFC 9293 §3.8.3: R1), each time.
+/// Time-outs in a row after which the network layer is informed that nothing arrives (RFC 9293
+/// §3.8.3: R1), at each time-out.
 const REACHABILITY_SUSPECT_RETRIES: u32 = 3;
-/// What a peer may delay an acknowledgment by (RFC 8985 §7.2: WCDelAckT).
+/// Longest delay of a peer's acknowledgment, in nanoseconds (RFC 8985 §7.2: WCDelAckT).
 const WC_DEL_ACK_NS: u64 = 200_000_000;
-/// Duplicate acknowledgments that tell a loss, without SACK (RFC 5681 §3.2).
+/// Duplicate acknowledgments that indicate a loss, without SACK (RFC 5681 §3.2).
 const DUP_THRESH: u32 = 3;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Phase {
-    /// Nothing is known to be lost.
+    /// No loss is known.
     Open,
-    /// A loss is being repaired.
+    /// A loss is being repaired (fast recovery).
     Recovery,
-    /// The time-out struck.
+    /// The retransmission time-out has expired.
     Loss,
 }
 
-/// See the module.
+/// The state of loss recovery of one connection.
 #[derive(Clone, Debug)]
 pub(super) struct Recovery {
     pub(super) phase: Phase,
-    /// Repaired when all before it has arrived.
+    /// The recovery ends once all before this number is acknowledged (RFC 6582: recover).
     recovery_point: Seq,
-    /// Bytes delivered and sent since the recovery began, and in flight then.
+    /// Bytes delivered and sent since the recovery began, and in flight at its beginning (RFC
+    /// 9937).
     prr_delivered: u32,
     prr_out: u32,
     recover_fs: u32,
-    /// One segment goes whatever the window is.
+    /// One segment is sent whatever the window is.
     pub(super) force_retransmit: bool,
-    /// A probe ends here; whether it carries old bytes.
+    /// End of a tail loss probe; whether the probe carries retransmitted bytes.
     probe: Option<(Seq, bool)>,
-    /// Duplicate acknowledgments, without SACK.
+    /// Number of duplicate acknowledgments, without SACK.
     duplicates: u32,
-    /// Part of what was in flight has been acknowledged in this recovery.
+    /// A part of the flight was acknowledged in this recovery.
     partial: bool,
-    /// The window was reduced by marks up to here.
+    /// The window was reduced for ECN marks up to this number.
     cwr_until: Option<Seq>,
-    /// Time-outs in a row.
+    /// Number of time-outs in a row.
     pub(super) retries: u32,
-    /// Since when the time-out runs.
+    /// When the retransmission timer was started.
     pub(super) since_ns: u64,
-    /// When more may be lost.
+    /// When the reordering window ends.
     reorder_ns: OptDeadline,
 }
 
-/// Which of the timers about loss runs; only one does.
+/// The loss timer that runs; at most one does.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum LossTimer {
     /// The retransmission time-out.
@@ -68,22 +69,22 @@ pub(super) enum LossTimer {
     Probe,
     /// The reordering window.
     Reorder,
-    /// A probe of a window that is closed.
+    /// A probe of a closed window.
     Persist,
 }
 
-/// What an acknowledgment brought.
+/// The result of an acknowledgment.
 #[derive(Clone, Copy, Default, Debug)]
 pub(super) struct AckResult {
-    /// Bytes that arrived, selectively or not.
+    /// Bytes delivered, cumulatively or selectively.
     pub(super) delivered: usize,
-    /// Numbers acknowledged.
+    /// Sequence numbers acknowledged cumulatively.
     pub(super) acknowledged: usize,
-    /// It is one more for the same number, and tells nothing else.
+    /// A duplicate acknowledgment without other information.
     pub(super) duplicate: bool,
-    /// It tells that something came twice.
+    /// The acknowledgment reports a duplicate (D-SACK).
     pub(super) dsack: bool,
-    /// Numbers that were in the network before.
+    /// Sequence numbers in flight before the acknowledgment.
     pub(super) flight: usize,
 }
 
@@ -108,30 +109,30 @@ impl Recovery {
 }
 
 impl Recovery {
-    /// Numbers go out.
+    /// Accounts for sent sequence numbers.
     pub(super) fn on_transmit(&mut self, count: usize) {
         self.prr_out = self.prr_out.saturating_add(count as u32);
     }
 
-    /// Nothing is being repaired or probed for.
+    /// Whether neither recovery nor a probe is in progress.
     pub(super) fn is_open(&self) -> bool {
         self.phase == Phase::Open && self.duplicates == 0 && self.probe.is_none()
     }
 
-    /// Whether the peer has told, without SACK, that something is missing.
+    /// Whether the peer has indicated a loss without SACK.
     pub(super) fn has_duplicates(&self) -> bool {
         self.duplicates > 0
     }
 }
 
 impl Pcb {
-    /// Whether the window was reduced by a mark, this round trip.
+    /// Whether the window was reduced for an ECN mark in this round trip.
     pub(super) fn is_cwr(&self) -> bool {
         let marked = self.recovery.cwr_until;
         marked.is_some_and(|marked| self.send.una.before(marked))
     }
 
-    /// Bytes that are thought to be in the network.
+    /// Estimated bytes in the network (RFC 6675 §4: pipe).
     pub(super) fn pipe(&self) -> usize {
         let arrived = self.recovery.duplicates as usize * self.segment_size.mss();
         self.scoreboard.pipe().saturating_sub(arrived)
@@ -147,12 +148,12 @@ impl Pcb {
         }
     }
 
-    /// After an acknowledgment: what is lost, and how much may go.
+    /// Processes an acknowledgment: detects losses and sets the congestion window.
     pub(super) fn recover(&mut self, now_ns: u64, progress: AckResult) {
         self.end_probe(progress);
         if progress.acknowledged > 0 {
-            // Without SACK one loss a round trip is repaired: many at once
-            // are left to the time-out (RFC 6582 §4, "impatient").
+            // Without SACK one loss is repaired in each round trip; many at once are left to the
+            // time-out (RFC 6582 §4, "impatient").
             let partial = self.recovery.phase == Phase::Recovery
                 && self.send.una.before(self.recovery.recovery_point);
             if self.negotiated.sack
@@ -189,8 +190,8 @@ impl Pcb {
         }
     }
 
-    /// [`Pcb::recover`] of an algorithm that sets the window itself: it learns
-    /// when a recovery begins and ends, and of every acknowledgment.
+    /// [`Pcb::recover`], for an algorithm that sets the window itself: the algorithm learns when a
+    /// recovery begins and ends, and of every acknowledgment.
     fn follow_model(&mut self, now_ns: u64, progress: AckResult, (lost, repaired): (usize, bool)) {
         match self.recovery.phase {
             Phase::Open if lost > 0 => self.enter_recovery(progress),
@@ -204,8 +205,7 @@ impl Pcb {
         self.congestion.on_ack(&ack);
     }
 
-    /// What the congestion control learns of an acknowledgment that lets the
-    /// window grow by so many bytes.
+    /// An acknowledgment for the congestion control; the window may grow by `bytes`.
     fn ack(&self, now_ns: u64, bytes: usize) -> Ack {
         Ack {
             now_ns,
@@ -224,7 +224,7 @@ impl Pcb {
         self.rack.recovered();
     }
 
-    /// The window grows only if it was the limit (RFC 7661, in its spirit).
+    /// Grows the window, if the window was the limit (after RFC 7661).
     fn grow(&mut self, now_ns: u64, bytes: usize) {
         if !self.congestion.is_in_use() {
             self.congestion.shift_epoch();
@@ -234,8 +234,8 @@ impl Pcb {
         }
     }
 
-    /// By how many bytes an acknowledgment lets the window grow: what has left
-    /// the network by it, not what others have told of before.
+    /// Bytes by which an acknowledgment lets the window grow: bytes newly known to have left the
+    /// network.
     fn grown_by(&self, progress: AckResult) -> usize {
         let mss = self.segment_size.mss();
         let counted_before = if !self.negotiated.sack {
@@ -301,8 +301,8 @@ impl Pcb {
         self.scoreboard.mark_lost_with(is_lost, each)
     }
 
-    /// What the acknowledgment brought that told of the loss counts (RFC 9937
-    /// §6); a segment goes in any case.
+    /// Enters fast recovery. The acknowledgment that showed the loss counts as delivered (RFC 9937
+    /// §6); one segment is sent in any case.
     fn enter_recovery(&mut self, progress: AckResult) {
         let flight = self.scoreboard.snd_inflight();
         self.congestion.on_congestion_event(flight);
@@ -322,8 +322,7 @@ impl Pcb {
             .max(self.pipe() + self.segment_size.mss());
     }
 
-    /// Bytes that arrived by an acknowledgment: without SACK, a duplicate stands
-    /// for a segment.
+    /// Bytes delivered by an acknowledgment; without SACK, a duplicate stands for one segment.
     fn delivered(&self, progress: AckResult) -> usize {
         match (self.negotiated.sack, progress.duplicate) {
             (false, true) => self.segment_size.mss(),
@@ -331,8 +330,8 @@ impl Pcb {
         }
     }
 
-    /// RFC 9937 §6: as much goes out as arrives, in proportion, so that the
-    /// flight is down at the threshold when the loss is repaired.
+    /// RFC 9937 §6: sends in proportion to delivered bytes, so that the flight reaches ssthresh
+    /// when the loss is repaired.
     fn reduce_proportionally(&mut self, progress: AckResult, more_lost: bool) {
         let delivered = self.delivered(progress);
         self.recovery.prr_delivered = self.recovery.prr_delivered.saturating_add(delivered as u32);
@@ -350,8 +349,7 @@ impl Pcb {
         self.congestion.cwnd = (pipe + quota).max(self.segment_size.mss());
     }
 
-    /// The network marked a segment of ours (RFC 3168 §6.1.2): one reduction
-    /// for each round trip.
+    /// Reduces the window for an ECN mark (RFC 3168 §6.1.2), once in each round trip.
     pub(super) fn on_ecn_congestion(&mut self) {
         let before = self
             .recovery
@@ -364,7 +362,7 @@ impl Pcb {
         }
     }
 
-    /// A probe may have arrived, or may have shown a loss (RFC 8985 §7.4.2).
+    /// Ends a tail loss probe, which was delivered or has shown a loss (RFC 8985 §7.4.2).
     fn end_probe(&mut self, progress: AckResult) {
         let Some((end, again)) = self.recovery.probe else {
             return;
@@ -376,15 +374,14 @@ impl Pcb {
         if !again || beyond || progress.dsack || progress.duplicate {
             self.recovery.probe = None;
         }
-        // The old bytes were needed: a loss was repaired, unseen otherwise.
+        // The retransmitted bytes were needed: a loss was repaired that nothing else shows.
         let repaired = again && beyond && !progress.dsack;
         if repaired && self.recovery.phase == Phase::Open {
             self.congestion.on_mark(progress.flight);
         }
     }
 
-    /// Sets the timer about loss, after segments went or an acknowledgment
-    /// came.
+    /// Sets the loss timer after segments were sent or an acknowledgment arrived.
     #[inline]
     pub(super) fn schedule_loss(&mut self, now_ns: u64) {
         let waits = self.waits();
@@ -395,7 +392,7 @@ impl Pcb {
         }
     }
 
-    /// [`Pcb::schedule_loss`] where something waits, or did.
+    /// [`Pcb::schedule_loss`], if something is in flight, or was.
     #[inline(never)]
     fn schedule_loss_of(&mut self, now_ns: u64, waits: bool) {
         let persists = matches!(self.timers.loss, Some((LossTimer::Persist, _)));
@@ -409,7 +406,7 @@ impl Pcb {
             let timeout_ns = (self.recovery.since_ns + self.rtt.rto_ns()).max(now_ns + 1);
             match (as_ns(self.recovery.reorder_ns), self.probe_after_ns()) {
                 (Some(at_ns), _) => Some((LossTimer::Reorder, at_ns.max(now_ns + 1))),
-                // Never later than the time-out (RFC 8985 §7.2).
+                // At the latest at the retransmission time-out (RFC 8985 §7.2).
                 (None, Some(after_ns)) => {
                     Some((LossTimer::Probe, (now_ns + after_ns).min(timeout_ns)))
                 }
@@ -419,8 +416,8 @@ impl Pcb {
         self.update_user_timeout(now_ns, waits);
     }
 
-    /// How long after a segment to probe for the loss of the last ones
-    /// (RFC 8985 §7.2), if that is of use.
+    /// Time after a segment at which a tail loss probe is sent (RFC 8985 §7.2); `None` if it would
+    /// be of no use.
     fn probe_after_ns(&self) -> Option<u64> {
         let open = self.recovery.phase == Phase::Open && self.recovery.probe.is_none();
         if !self.negotiated.sack
@@ -439,7 +436,7 @@ impl Pcb {
         Some(2 * self.rtt.srtt_ns()? + delayed_ns)
     }
 
-    /// The timer about loss struck; false if the connection is to be given up.
+    /// Processes the expired loss timer; false if the connection is to be given up.
     pub(super) fn loss_timeout(&mut self, now_ns: u64, timer: LossTimer) -> bool {
         if self.user_timeout_expired(now_ns) {
             return false;
@@ -467,7 +464,7 @@ impl Pcb {
         true
     }
 
-    /// One segment more: new, or else the last again.
+    /// Sends one segment as a probe: new bytes, or the last ones again.
     fn probe(&mut self, now_ns: u64) {
         let end = self.send.nxt;
         let new =
@@ -492,11 +489,11 @@ impl Pcb {
         if self.recovery.retries > most.into() {
             return false;
         }
-        // Perhaps a middlebox drops what offers ECN (RFC 3168 §6.1.1.1).
+        // A middlebox may drop segments that offer ECN (RFC 3168 §6.1.1.1).
         if self.state == State::SynSent {
             self.ecn.give_up();
         }
-        // RFC 1122 §4.2.3.5: perhaps the way is wrong.
+        // RFC 1122 §4.2.3.5: the next hop may be wrong.
         if self
             .recovery
             .retries
@@ -504,13 +501,12 @@ impl Pcb {
         {
             self.reachability.suspect();
         }
-        // What it said to have, it should have acknowledged by now.
+        // By now the peer should have acknowledged what it reported as received (RFC 2018 §8).
         if self.scoreboard.first().is_some_and(|sent| sent.sacked) {
             self.scoreboard.forget_sacked();
         }
         if self.recovery.phase != Phase::Loss {
-            // In a recovery the window is what may go now; what it is reduced to is the
-            // threshold.
+            // In a recovery the window is what may be sent now; ssthresh is what it is reduced to.
             if self.recovery.phase == Phase::Recovery && !self.congestion.is_rate_based() {
                 let window = self.congestion.cwnd.max(self.congestion.ssthresh);
                 self.congestion.cwnd = window;

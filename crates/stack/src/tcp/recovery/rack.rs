@@ -3,32 +3,31 @@
 use super::scoreboard::{Scoreboard, Sent};
 use crate::tcp::seq::Seq;
 
-/// Round trips for which a widened reordering window stays (§6.2: 16).
+/// Round trips for which a larger reordering window stays (§6.2: 16).
 const REO_WND_PERSIST: u8 = 16;
-/// Segments out of order that make waiting for more of them futile
-/// (§6.2: DupThresh).
+/// Number of reordered segments from which on no reordering window is waited for (§6.2: DupThresh).
 const DUP_THRESH: usize = 3;
 
-/// What was delivered last, and how far out of order segments come.
+/// The latest delivered segment, and the extent of reordering.
 #[derive(Clone, Debug, Default)]
 pub(in crate::tcp) struct Rack {
-    /// When the segment that was sent last of those delivered was sent, and
-    /// where it ends.
+    /// When the latest-sent delivered segment was sent, and where it ends (RACK.xmit_ts,
+    /// RACK.end_seq).
     sent_ns: u64,
     end: Option<Seq>,
     rtt_ns: u64,
-    /// The highest number delivered.
+    /// The highest delivered sequence number (RACK.fack).
     fack: Option<Seq>,
-    /// How many numbers farther than what was delivered last a segment was that
-    /// came before it, at most.
+    /// Largest distance, in sequence numbers, by which a segment was delivered late.
     reordering_bytes: u32,
-    /// Widened once for each round trip with a needless retransmission.
+    /// Multiplier of the reordering window, raised once in each round trip with a needless
+    /// retransmission.
     reo_wnd_mult: u8,
     reo_wnd_persist: u8,
     dsack_round: Option<Seq>,
 }
 
-/// What detection sees of the connection.
+/// The connection's state, as loss detection needs it.
 #[derive(Clone, Copy)]
 pub(in crate::tcp) struct RackInput {
     pub(in crate::tcp) now_ns: u64,
@@ -39,8 +38,8 @@ pub(in crate::tcp) struct RackInput {
 }
 
 impl Rack {
-    /// A segment was delivered (§6.2, steps 2 and 3); `echo_ns` is when the
-    /// segment that made the peer answer was sent, if its timestamp tells.
+    /// Updates RACK for a delivered segment (§6.2, steps 2 and 3); `echo_ns` is the time of the
+    /// segment that the peer's timestamp echoes.
     pub(in crate::tcp) fn delivered(
         &mut self,
         sent: &Sent,
@@ -58,7 +57,7 @@ impl Rack {
             _ => self.fack = Some(sent.end),
         }
         let rtt_ns = now_ns.saturating_sub(sent.sent_ns);
-        // Perhaps the first transmission arrived, not this one.
+        // Perhaps the first transmission was delivered, not this one.
         if sent.retransmitted && (echo_is_older || rtt_ns < min_rtt_ns) {
             return;
         }
@@ -68,13 +67,13 @@ impl Rack {
         }
     }
 
-    /// How far segments come out of order, in bytes: zero if none has.
+    /// Extent of reordering, in bytes; zero without any.
     pub(in crate::tcp) fn reordering_bytes(&self) -> usize {
         self.reordering_bytes as usize
     }
 
-    /// Something arrived twice: what was sent again was not lost (§6.2,
-    /// step 4). `una` and `nxt` say which round trip this is.
+    /// Records a D-SACK: a retransmission was needless (§6.2, step 4). `una` and `nxt` identify the
+    /// round trip.
     pub(in crate::tcp) fn on_dsack(&mut self, una: Seq, nxt: Seq) {
         if self.dsack_round.is_none_or(|round| round.at_most(una)) {
             self.dsack_round = Some(nxt);
@@ -83,8 +82,8 @@ impl Rack {
         }
     }
 
-    /// A recovery is over; without needless retransmissions the window is
-    /// narrow again after a while.
+    /// Ends a recovery: without needless retransmissions the reordering window is reset after a
+    /// while.
     pub(in crate::tcp) fn recovered(&mut self) {
         self.reo_wnd_persist = self.reo_wnd_persist.saturating_sub(1);
         if self.reo_wnd_persist == 0 {
@@ -92,7 +91,7 @@ impl Rack {
         }
     }
 
-    /// How long a segment may be overtaken before it is lost.
+    /// Time by which a segment may be overtaken before it counts as lost (RACK_reo_wnd).
     fn reo_wnd_ns(&self, view: RackInput, sacked: usize) -> u64 {
         let segments = sacked.div_ceil(view.mss.max(1));
         if self.reordering_bytes == 0 && (view.in_recovery || segments >= DUP_THRESH) {
@@ -102,8 +101,8 @@ impl Rack {
         (widened * (view.min_rtt_ns / 4)).min(view.srtt_ns)
     }
 
-    /// Marks what is lost by now (§6.2, step 5), of which `each` sees every
-    /// segment; gives how many numbers, and when more may be.
+    /// Marks lost segments (§6.2, step 5) and calls `each` for every one; returns their length, and
+    /// when further ones may be lost.
     pub(in crate::tcp) fn detect_loss(
         &self,
         board: &mut Scoreboard,
@@ -243,7 +242,7 @@ mod tests {
             1000
         );
         board.on_retransmit(Seq(0), 103 * MS);
-        // What was sent before it tells nothing about it.
+        // An echo of an earlier segment says nothing about it.
         sack(&mut board, &mut rack, 4000, 10_000, 109 * MS);
         assert_eq!(
             rack.detect_loss(&mut board, recovering(110 * MS), |_| {}),

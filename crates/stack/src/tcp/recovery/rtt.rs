@@ -1,40 +1,39 @@
-//! How long an answer takes, and so how long to wait for one (RFC 6298).
+//! Round-trip time and retransmission time-out (RFC 6298).
 
-/// Before the first measurement (RFC 6298 §2.1).
+/// The time-out before the first measurement, in nanoseconds (RFC 6298 §2.1).
 pub(in crate::tcp) const RTO_INITIAL_NS: u64 = 1_000_000_000;
-/// The least time-out beyond the round trip: below RFC 6298's second as
-/// everywhere today, above the delays of acknowledgments.
+/// Least time-out beyond the round trip, in nanoseconds: below RFC 6298's second, as in Linux, and
+/// above the delay of acknowledgments.
 pub(in crate::tcp) const RTO_MIN_NS: u64 = 200_000_000;
-/// The most, after backing off (RFC 6298 §2.5).
+/// Longest time-out after backing off, in nanoseconds (RFC 6298 §2.5).
 pub(in crate::tcp) const RTO_MAX_NS: u64 = 60_000_000_000;
 
-/// What a flight needs at most: on the shortest paths, such as to the host's own
-/// kernel, so many bytes, which stay in a second level cache; on others, so many for
-/// each nanosecond of the least round trip, at 400 Gb/s.
+/// Upper bound on useful bytes in flight: `INFLIGHT_FLOOR` bytes, which stay in a second-level
+/// cache, or `INFLIGHT_BYTES_PER_NS` (400 Gb/s) for each nanosecond of the least round trip.
 pub(in crate::tcp) const INFLIGHT_FLOOR: usize = 512 << 10;
 const INFLIGHT_BYTES_PER_NS: u64 = 50;
-/// For so many measurements after one so long nothing is known of that: the path is
-/// another, or the peer's application comes late to read, and until then its host
-/// does not acknowledge.
+/// After a measurement of at least `STALE_RTT_NS`, in nanoseconds, the bound is unknown for
+/// `STALE_SAMPLES` measurements: the path has changed, or the peer's application reads late, and
+/// its host delays acknowledgments.
 const STALE_RTT_NS: u64 = 300_000;
 const STALE_SAMPLES: u16 = 256;
 
 /// The estimates of one connection.
 #[derive(Clone, Debug, Default)]
 pub(in crate::tcp) struct Rtt {
-    /// Smoothed; zero before the first measurement.
+    /// The smoothed round-trip time (SRTT); zero before the first measurement.
     srtt_ns: u64,
     rttvar_ns: u64,
-    /// The least measured.
+    /// The least measured round-trip time.
     min_ns: u64,
-    /// Measurements to come until one that was late is forgotten.
+    /// Measurements until a late one is forgotten.
     stale_min_rtt: u16,
-    /// How often the time-out was doubled.
+    /// Number of doublings of the time-out.
     backoff: u32,
 }
 
 impl Rtt {
-    /// Takes a measurement, which ends backing off (RFC 6298 §5.7).
+    /// Records a measurement, which ends backing off (RFC 6298 §5.7).
     pub(in crate::tcp) fn measured(&mut self, rtt_ns: u64) {
         let rtt_ns = rtt_ns.max(1);
         self.stale_min_rtt = match rtt_ns {
@@ -54,17 +53,17 @@ impl Rtt {
         self.backoff = 0;
     }
 
-    /// The smoothed round-trip time, once measured.
+    /// The smoothed round-trip time; `None` before the first measurement.
     pub(in crate::tcp) fn srtt_ns(&self) -> Option<u64> {
         (self.srtt_ns > 0).then_some(self.srtt_ns)
     }
 
-    /// How much round-trip times vary.
+    /// The variation of round-trip times (RTTVAR).
     pub(in crate::tcp) fn rttvar_ns(&self) -> u64 {
         self.rttvar_ns
     }
 
-    /// How often the time-out was doubled.
+    /// Number of doublings of the time-out.
     pub(in crate::tcp) fn backoff(&self) -> u32 {
         self.backoff
     }
@@ -74,8 +73,8 @@ impl Rtt {
         self.min_ns
     }
 
-    /// How many bytes at most are worth to be in flight: more would wait somewhere,
-    /// and be out of the caches when they are read.
+    /// Upper bound on useful bytes in flight: further bytes would wait in a queue, and be out of
+    /// the caches when they are read.
     pub(in crate::tcp) fn inflight_max(&self) -> usize {
         if self.stale_min_rtt > 0 || self.srtt_ns == 0 {
             return usize::MAX;
@@ -84,7 +83,7 @@ impl Rtt {
         INFLIGHT_FLOOR.max(flight as usize)
     }
 
-    /// The time-out, doubled as often as it struck.
+    /// The retransmission time-out, doubled at each expiry.
     pub(in crate::tcp) fn rto_ns(&self) -> u64 {
         let base_ns = match self.srtt_ns {
             0 => RTO_INITIAL_NS,
@@ -96,12 +95,12 @@ impl Rtt {
         doubled.unwrap_or(RTO_MAX_NS).min(RTO_MAX_NS)
     }
 
-    /// The time-out struck.
+    /// Records an expired time-out.
     pub(in crate::tcp) fn on_rto(&mut self) {
         self.backoff = (self.backoff + 1).min(16);
     }
 
-    /// The peer is there.
+    /// Ends backing off: the peer has answered.
     pub(in crate::tcp) fn reset_backoff(&mut self) {
         self.backoff = 0;
     }

@@ -1,15 +1,13 @@
-//! Segments in flight: when each was sent, and what is known of it (RFC 6675
-//! §4, RFC 8985 §5.1).
+//! The scoreboard: segments in flight, when each was sent, and what is known of it (RFC 6675 §4,
+//! RFC 8985 §5.1).
 
 use crate::tcp::seq::Seq;
 use std::collections::VecDeque;
 
-/// Segments in flight of one connection; no more are sent before some are
-/// acknowledged.
+/// Limit on the segments in flight of one connection; further ones wait for acknowledgments.
 pub const SEGMENTS_MAX: usize = 16_384;
 
-/// Segments for which there is room while none is in flight, so that requests
-/// need not ask for memory each.
+/// Segments with memory while none is in flight, so that a request needs no allocation.
 const RESERVED_SEGMENTS: usize = 16;
 
 /// A segment in flight.
@@ -17,13 +15,13 @@ const RESERVED_SEGMENTS: usize = 16;
 pub(in crate::tcp) struct Sent {
     pub(in crate::tcp) start: Seq,
     pub(in crate::tcp) end: Seq,
-    /// When it was sent last.
+    /// Time of the last transmission.
     pub(in crate::tcp) sent_ns: u64,
-    /// It was sent again.
+    /// The segment was retransmitted.
     pub(in crate::tcp) retransmitted: bool,
-    /// The peer has it.
+    /// The peer has reported it as received (SACK).
     pub(in crate::tcp) sacked: bool,
-    /// It is taken for lost, and was not sent since.
+    /// The segment counts as lost, and was not retransmitted since.
     pub(in crate::tcp) lost: bool,
 }
 
@@ -32,25 +30,25 @@ impl Sent {
         self.end.since(self.start)
     }
 
-    /// Whether this was sent after what was sent then and ended there
-    /// (RFC 8985 §6.2: RACK_sent_after).
+    /// Whether this segment was sent after one sent at `sent_ns` that ends at `end` (RFC 8985 §6.2:
+    /// RACK_sent_after).
     pub(in crate::tcp) fn is_after(&self, sent_ns: u64, end: Seq) -> bool {
         self.sent_ns > sent_ns || (self.sent_ns == sent_ns && end.before(self.end))
     }
 }
 
-/// Segments in flight, by number, without gaps.
+/// Segments in flight, by sequence number, without gaps.
 #[derive(Default)]
 pub(in crate::tcp) struct Scoreboard {
     segments: VecDeque<Sent>,
-    /// Numbers of those that the peer has, and of those taken for lost.
+    /// Length of the segments that are SACKed, and of those that are lost.
     sacked: u32,
     lost: u32,
-    /// Segments that were sent again and are in flight.
+    /// Retransmitted segments in flight.
     retrans: u32,
-    /// Numbers of all of them.
+    /// Length of all segments.
     snd_inflight: u32,
-    /// No lost segment is before it.
+    /// No lost segment lies before this number.
     lost_hint: Seq,
 }
 
@@ -63,33 +61,33 @@ impl Scoreboard {
         self.segments.len() >= SEGMENTS_MAX
     }
 
-    /// Numbers that are thought to be in the network (RFC 6675 §4: pipe).
+    /// Estimated length in the network (RFC 6675 §4: pipe).
     pub(in crate::tcp) fn pipe(&self) -> usize {
         self.snd_inflight() - self.sacked() - self.lost()
     }
 
-    /// Numbers not acknowledged.
+    /// Length of unacknowledged segments.
     pub(in crate::tcp) fn snd_inflight(&self) -> usize {
         self.snd_inflight as usize
     }
 
-    /// Numbers taken for lost and not sent again yet.
+    /// Length of lost segments that were not retransmitted yet.
     pub(in crate::tcp) fn lost(&self) -> usize {
         self.lost as usize
     }
 
-    /// Numbers that the peer has out of order.
+    /// Length of SACKed segments.
     pub(in crate::tcp) fn sacked(&self) -> usize {
         self.sacked as usize
     }
 
-    /// Segments in flight, counted as the network carries them: one that the
-    /// link cuts is several.
+    /// Number of segments in flight, as the network carries them: one that the link cuts counts as
+    /// several.
     pub(in crate::tcp) fn segments(&self, mss: usize) -> usize {
         self.sum(mss, |_| true)
     }
 
-    /// Those that the peer has, those taken for lost, those sent again.
+    /// Numbers of SACKed, lost and retransmitted segments.
     pub(in crate::tcp) fn counts(&self, mss: usize) -> (usize, usize, usize) {
         let sacked = self.sum(mss, |sent| sent.sacked);
         let lost = self.sum(mss, |sent| sent.lost);
@@ -102,8 +100,8 @@ impl Scoreboard {
         picked.map(|sent| sent.len().div_ceil(mss.max(1))).sum()
     }
 
-    /// Whether RACK may find something: the peer has a segment, or one was
-    /// sent again, so that not all are in the order they were sent.
+    /// Whether RACK may find a loss: a segment is SACKed or retransmitted, so that segments are not
+    /// all in the order of transmission.
     pub(in crate::tcp) fn is_disordered(&self) -> bool {
         self.sacked > 0 || self.retrans > 0
     }
@@ -116,14 +114,13 @@ impl Scoreboard {
         self.segments.back()
     }
 
-    /// When the segment was sent that was sent before all others in flight;
-    /// `u64::MAX` if none is.
+    /// Time of transmission of the segment in flight that was sent first; `u64::MAX` if none is.
     pub(in crate::tcp) fn oldest_ns(&self) -> u64 {
         let in_flight = self.segments.iter().filter(|sent| !sent.sacked);
         in_flight.map(|sent| sent.sent_ns).min().unwrap_or(u64::MAX)
     }
 
-    /// A new segment goes out, behind the others.
+    /// Adds a new segment behind the others.
     pub(in crate::tcp) fn push(&mut self, start: Seq, end: Seq, now_ns: u64) {
         self.snd_inflight += end.since(start) as u32;
         self.segments.push_back(Sent {
@@ -136,8 +133,8 @@ impl Scoreboard {
         });
     }
 
-    /// All before `una` has arrived; `each` sees the segments that have gone
-    /// from flight. What of one is left stays, and is returned.
+    /// Removes all before `una` and calls `each` for the removed segments. The rest of a segment
+    /// that is acknowledged in part stays, and is returned.
     pub(in crate::tcp) fn acknowledge(
         &mut self,
         una: Seq,
@@ -167,7 +164,7 @@ impl Scoreboard {
         partly
     }
 
-    /// Nothing is in flight any more, whatever became of it.
+    /// Removes all segments.
     pub(in crate::tcp) fn clear(&mut self) {
         self.segments.clear();
         if self.segments.capacity() > RESERVED_SEGMENTS {
@@ -176,17 +173,15 @@ impl Scoreboard {
         (self.sacked, self.lost, self.retrans, self.snd_inflight) = (0, 0, 0, 0);
     }
 
-    /// Gives memory back that nothing is in: an idle connection holds none
-    /// here.
+    /// Frees unused memory: an idle connection holds none here.
     pub(in crate::tcp) fn release(&mut self) {
         if self.segments.is_empty() {
             self.segments = VecDeque::new();
         }
     }
 
-    /// The peer has what is between; `each` sees the segments this tells of.
-    /// Part of a segment tells nothing, but of one that the link has cut into
-    /// segments of `mss` bytes, each counts.
+    /// Marks the segments in a SACK block and calls `each` for them. A part of a segment does not
+    /// count, unless the link has cut the segment: then each piece of `mss` bytes counts.
     pub(in crate::tcp) fn sack(
         &mut self,
         start: Seq,
@@ -214,8 +209,7 @@ impl Scoreboard {
         }
     }
 
-    /// Takes a segment apart that the link has cut, at a place or at the next
-    /// of its cuts, up or down.
+    /// Splits a segment that the link has cut, at `at` or at its next cut, up or down.
     fn split_at(&mut self, at: Seq, mss: usize, up: bool) {
         let index = self.segments.partition_point(|sent| sent.end.at_most(at));
         let Some(sent) = self.segments.get(index) else {
@@ -235,15 +229,14 @@ impl Scoreboard {
         }
     }
 
-    /// Takes the first `mss` bytes of the first segment from the rest.
+    /// Splits the first `mss` bytes of the first segment off.
     pub(in crate::tcp) fn split_at_first(&mut self, mss: usize) {
         if !self.segments.is_empty() {
             self.split(0, mss);
         }
     }
 
-    /// Takes the last piece, of at most `mss` bytes, of the last segment from
-    /// the rest.
+    /// Splits the last piece, of at most `mss` bytes, off the last segment.
     pub(in crate::tcp) fn split_at_last(&mut self, mss: usize) {
         if let Some(last) = self.segments.back().filter(|last| last.len() > mss) {
             let before = (last.len() - 1) / mss * mss;
@@ -251,14 +244,13 @@ impl Scoreboard {
         }
     }
 
-    /// The segments from the first on of which `is_lost` says so are taken
-    /// for lost; gives how many numbers were not before.
+    /// Marks the segments from the first on as lost while `is_lost` holds; returns the length newly
+    /// marked.
     pub(in crate::tcp) fn mark_lost(&mut self, is_lost: impl FnMut(&Sent) -> bool) -> usize {
         self.mark_lost_with(is_lost, |_| {})
     }
 
-    /// As [`Scoreboard::mark_lost`]; `each` sees the segments that were not
-    /// taken for lost before.
+    /// As [`Scoreboard::mark_lost`], and calls `each` for the newly marked segments.
     pub(in crate::tcp) fn mark_lost_with(
         &mut self,
         mut is_lost: impl FnMut(&Sent) -> bool,
@@ -279,8 +271,7 @@ impl Scoreboard {
         (self.lost - before) as usize
     }
 
-    /// The first segment that is to be sent again, at most `len` numbers of
-    /// it: a longer one is split.
+    /// The first segment to be retransmitted, at most `len` long: a longer one is split.
     pub(in crate::tcp) fn next_lost(&mut self, len: usize) -> Option<Sent> {
         if self.lost == 0 {
             return None;
@@ -311,7 +302,7 @@ impl Scoreboard {
         self.segments.insert(index + 1, rest);
     }
 
-    /// The segment that starts there goes out again.
+    /// Records the retransmission of the segment that starts at `start`.
     pub(in crate::tcp) fn on_retransmit(&mut self, start: Seq, now_ns: u64) {
         let index = self
             .segments
@@ -328,7 +319,7 @@ impl Scoreboard {
         (sent.lost, sent.retransmitted, sent.sent_ns) = (false, true, now_ns);
     }
 
-    /// The peer may have dropped what it had out of order (RFC 2018 §8).
+    /// Forgets SACKs: the peer may have dropped what it had out of order (RFC 2018 §8).
     pub(in crate::tcp) fn forget_sacked(&mut self) {
         for sent in &mut self.segments {
             sent.sacked = false;

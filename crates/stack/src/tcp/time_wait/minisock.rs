@@ -44,12 +44,12 @@ pub(in crate::tcp) struct TimeWaitSock {
 /// All minisocks.
 pub(in crate::tcp) struct TimeWaitTable {
     records: Slab<TimeWaitSock>,
-    /// By the span in which they end: when they are let go, and who; also some that
-    /// are gone.
+    /// By the span in which they end: when each ends, and its handle; removed ones may still be
+    /// listed.
     slots: BTreeMap<u64, VecDeque<(u64, Handle)>>,
-    /// Names in all slots.
+    /// Number of handles in all spans.
     entries: usize,
-    /// When the first of them is let go, or before; `u64::MAX` if there is none.
+    /// A time at or before the first end; `u64::MAX` if there is none.
     next_ns: u64,
 }
 
@@ -69,13 +69,13 @@ impl TimeWaitTable {
         self.records.len()
     }
 
-    /// When the first of them is let go, or before; `u64::MAX` if there is none.
+    /// A time at or before the first end; `u64::MAX` if there is none.
     #[inline]
     pub(in crate::tcp) fn next_ns(&self) -> u64 {
         self.next_ns
     }
 
-    /// When the one is let go that is to go first, and who that is.
+    /// End and handle of the minisock that ends first.
     pub(in crate::tcp) fn first(&mut self) -> Option<(u64, Handle)> {
         while let Some(mut slot) = self.slots.first_entry() {
             while let Some(&(at_ns, name)) = slot.get().front() {
@@ -92,8 +92,8 @@ impl TimeWaitTable {
         None
     }
 
-    /// The record keeps its own time, however often it is added: that it is let go
-    /// later, with others of its slot, never adds up.
+    /// The minisock keeps its own end, however often it is added: the lateness within its span
+    /// never adds up.
     #[inline]
     fn add(&mut self, record: TimeWaitSock) -> PcbId {
         let ends_ns = record.expires_ns;
@@ -109,7 +109,7 @@ impl TimeWaitTable {
         PcbId(MINISOCK_TAG + name.index)
     }
 
-    /// Forgets the names of those that are gone.
+    /// Drops the handles of removed minisocks.
     fn sweep(&mut self) {
         let records = &self.records;
         self.slots.retain(|_, slot| {
@@ -121,8 +121,8 @@ impl TimeWaitTable {
 }
 
 impl Tcp {
-    /// Puts a record in the place of a connection in TIME-WAIT that has nothing to
-    /// send and that no application has; whether it was such a one.
+    /// Replaces a PCB by a minisock if it is in TIME-WAIT, has nothing to send and no application;
+    /// returns whether it was.
     pub(in crate::tcp) fn replace_by_minisock(&mut self, name: Handle) -> bool {
         let Some(pcb) = self.pcbs.get(name) else {
             return false;
@@ -143,7 +143,7 @@ impl Tcp {
         true
     }
 
-    /// Makes a record a PCB again, if there is one under this name, and of this key.
+    /// Turns the minisock of this handle and key into a PCB again; `None` if there is none.
     pub(in crate::tcp) fn restore_minisock(
         &mut self,
         now_ns: u64,
@@ -163,7 +163,7 @@ impl Tcp {
             &self.config,
             host,
             &record.key.ends(),
-            // As if its FIN were all that it has sent.
+            // As if the PCB had sent nothing but its FIN.
             record.snd_nxt.minus(2),
             now_ns,
         );
@@ -174,7 +174,7 @@ impl Tcp {
         Some(name)
     }
 
-    /// Forgets those whose time has come.
+    /// Removes the minisocks that have ended.
     pub(in crate::tcp) fn expire_time_waits(&mut self, now_ns: u64) {
         while let Some((at_ns, name)) = self.minisocks.first()
             && at_ns <= now_ns
@@ -192,7 +192,7 @@ impl Tcp {
 }
 
 impl Pcb {
-    /// Whether a record of it is enough.
+    /// Whether a minisock is sufficient for the connection.
     #[inline]
     pub(in crate::tcp) fn can_be_minisock(&self) -> bool {
         self.state == State::TimeWait
@@ -201,8 +201,7 @@ impl Pcb {
             && !self.wants_output()
     }
 
-    /// What is left of it once it has nothing to do but to wait; written where it
-    /// stays, as what was just written is not moved well.
+    /// The connection's reduced state, written in place: a value just written is slow to move.
     #[inline]
     fn record(&self, key: Key, expires_ns: u64) -> TimeWaitSock {
         TimeWaitSock {
@@ -226,7 +225,7 @@ impl Pcb {
         }
     }
 
-    /// Makes it the connection that a record stands for.
+    /// Turns the PCB into the connection of a minisock.
     fn restore(&mut self, record: &TimeWaitSock) {
         self.state = State::TimeWait;
         (self.user.orphaned, self.listed.in_time_wait_queue) = (true, true);
@@ -303,8 +302,8 @@ mod tests {
         frame
     }
 
-    /// The one of which the table would say that it is this connection is none, while
-    /// that is a PCB and when it is a record.
+    /// A connection that the table confuses with this one by its hash is another one, both for a
+    /// PCB and for a minisock.
     #[test]
     fn a_minisock_is_taken_for_no_other_connection() {
         let config = Config::new(STATION).address("2001:db8::1/32".parse().unwrap());
@@ -313,7 +312,7 @@ mod tests {
         let remote = (Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 2), 4000);
         let twin = stack.tcp.table.twin(&Key6::new(OURS, remote)).remote();
         let unexpected = |stack: &Stack| stack.counters().dropped(DropReason::SegmentUnexpected);
-        // Nobody resolves addresses here: what is sent waits for that.
+        // The link answers no solicitations here: frames to send wait.
         let tell = |stack: &mut Stack, from, flags, seq, ack| {
             stack.receive(1, &segment(from, flags, seq, ack));
             stack.poll(1, &mut Vec::new());
@@ -342,9 +341,9 @@ mod tests {
         assert_eq!(stack.tcp_connections(), 0);
     }
 
-    /// One that is much older than others is a record again once it has answered, and
-    /// so is one that its application lets go long after others; both at their own
-    /// time, and what was named before is forgotten.
+    /// A connection much older than others becomes a minisock again after it has answered, and so
+    /// does one whose application closes it long after others; both end at their own time, and old
+    /// handles are dropped.
     #[test]
     fn old_ones_are_records_again() {
         const S: u64 = 1_000_000_000;
@@ -356,7 +355,7 @@ mod tests {
             stack.receive(at_ns, &segment(remote(port), flags, seq, ack));
             stack.poll(at_ns, &mut Vec::new());
         };
-        // Each a second and a half after the one before; the second is not let go.
+        // Each a second and a half after the one before; the second keeps its application.
         let mut kept = None;
         let mut acks = Vec::new();
         for number in 0..4u16 {
@@ -403,7 +402,7 @@ mod tests {
         assert!(waiting.slots.is_empty());
     }
 
-    /// What it takes in the list of records.
+    /// The size in the list of minisocks.
     #[test]
     fn a_record_is_small() {
         let size = size_of::<Option<TimeWaitSock>>();

@@ -1,14 +1,13 @@
-//! BBR version 3 (draft-ietf-ccwg-bbr-06): the window and the pacing rate
-//! follow a model of the path, made of the delivery rate, the round-trip time,
-//! and losses.
+//! BBR version 3 (draft-ietf-ccwg-bbr-06): the window and the pacing rate follow a model of the
+//! path, made of the delivery rate, the round-trip time, and losses.
 //!
-//! Names are the draft's. What differs from it:
+//! Names are the draft's. Differences from the draft:
 //! - Snapshots and samples: see [`super::delivery_rate`].
-//! - The stack does not tell when a recovery was spurious, so nothing is undone.
-//! - A CE mark counts as a loss does for the short-term model (§3.6 leaves the
-//!   response open, but wants one).
-//! - A sender that comes late to its departure time catches up, by a send
-//!   quantum at most: user-level timers are late.
+//! - The stack does not report spurious recoveries, so nothing is undone.
+//! - A CE mark counts as a loss does for the short-term model (§3.6 leaves the response open, but
+//!   wants one).
+//! - A sender that is late for its departure time catches up, by at most a send quantum: user-level
+//!   timers are late.
 
 mod control;
 mod model;
@@ -30,7 +29,7 @@ const PROBE_RTT_DURATION_NS: u64 = 200_000_000;
 const PROBE_RTT_CWND_GAIN: f64 = 0.5;
 /// The highest rate, in bytes a second: 8 Tb/s.
 const RATE_MAX: u64 = 1 << 40;
-/// No measurement yet, or no bound.
+/// Infinity: no measurement yet, or no bound.
 const INFINITE: u64 = u64::MAX;
 
 /// States of the machine (BBR.state).
@@ -80,7 +79,7 @@ impl Phase {
     }
 }
 
-/// What acknowledgments tell of a probe for bandwidth (BBR.ack_phase).
+/// What acknowledgments show of a probe for bandwidth (BBR.ack_phase).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum AckPhase {
     Init,
@@ -90,12 +89,12 @@ enum AckPhase {
     ProbeStopping,
 }
 
-/// See the module. Bytes, bytes a second, nanoseconds.
+/// The state of BBR of one connection. Bytes, bytes a second, nanoseconds.
 #[derive(Clone, Debug)]
 pub(super) struct Bbr {
     sampler: Sampler,
     rng: Rng,
-    // What the rest of TCP tells.
+    // From the rest of TCP.
     cwnd: usize,
     mss: usize,
     now_ns: u64,
@@ -106,13 +105,13 @@ pub(super) struct Bbr {
     // The pacer.
     pacing_rate: u64,
     next_send_ns: u64,
-    /// When data that waits may be sent; `u64::MAX` if none does.
+    /// When waiting data may be sent; `u64::MAX` if none waits.
     pub(super) wake_ns: u64,
-    /// Bytes that may still go of the quantum that has begun.
+    /// Bytes of the present quantum that may still be sent.
     quantum_left: usize,
-    /// The first rate was set by a measured round trip.
+    /// A measured round trip has set the first rate.
     has_seen_rtt: bool,
-    /// The application had written nothing more when the last segment went.
+    /// The application had written nothing more when the last segment was sent.
     has_run_out: bool,
     // The state machine.
     phase: Phase,
@@ -171,7 +170,7 @@ pub(super) struct Bbr {
 }
 
 impl Bbr {
-    /// Draws its random numbers by this seed (OnInit).
+    /// `seed` is that of BBR's random numbers (OnInit).
     pub(super) fn new(seed: u64) -> Bbr {
         Bbr {
             sampler: Sampler::default(),
@@ -244,7 +243,7 @@ impl Bbr {
         (self.cwnd, self.mss) = (window.cwnd, window.mss.max(1));
     }
 
-    /// A segment was sent.
+    /// Processes a sent segment.
     pub(super) fn on_sent(&mut self, sent: &Transmit, oldest_ns: impl FnOnce() -> u64) {
         if sent.is_first {
             self.sampler.clear();
@@ -257,7 +256,7 @@ impl Bbr {
         } = *sent;
         self.sampler.on_sent(now_ns, bytes, inflight, oldest_ns);
         self.quantum_left = self.quantum_left.saturating_sub(bytes);
-        // A SYN goes before there is a rate.
+        // A SYN is sent before there is a rate.
         if self.pacing_rate > 0 {
             let delay_ns = bytes as f64 * 1e9 / self.rate() as f64;
             self.next_send_ns = self.next_send_ns.saturating_add(delay_ns as u64);
@@ -280,7 +279,7 @@ impl Bbr {
         self.has_run_out = true;
     }
 
-    /// Bytes of the samples.
+    /// Bytes of memory of the samples.
     pub(super) fn memory(&self) -> usize {
         self.sampler.memory()
     }
@@ -289,8 +288,7 @@ impl Bbr {
         self.sampler.release();
     }
 
-    /// Before data goes out: whether the application had left a gap
-    /// (CheckIfApplicationLimited), and OnTransmit. Returns the window.
+    /// Prepares sending: CheckIfApplicationLimited and OnTransmit. Returns the window.
     pub(super) fn before_send(
         &mut self,
         window: Window,
@@ -301,7 +299,7 @@ impl Bbr {
         self.take_window(window);
         (self.now_ns, self.inflight) = (now_ns, inflight as u64);
         self.init_pacing_rate(srtt_ns);
-        // While the pacer holds bytes back nothing is missing.
+        // The pacer's delay is no gap of the application.
         if std::mem::take(&mut self.has_run_out) && now_ns >= self.next_send_ns {
             self.sampler.mark_app_limited(inflight);
         }
@@ -349,7 +347,7 @@ impl Controller for Bbr {
         self.cwnd
     }
 
-    /// OnEnterFastRecovery, or a mark. BBR has no threshold.
+    /// OnEnterFastRecovery, also for a mark. BBR has no threshold.
     fn on_congestion_event(&mut self, window: Window, _flight: usize) -> usize {
         self.take_window(window);
         self.save_cwnd();
@@ -364,7 +362,7 @@ impl Controller for Bbr {
         self.cwnd
     }
 
-    /// OnEnterRTO: all that was in flight is taken for lost.
+    /// OnEnterRTO: everything in flight counts as lost.
     fn on_rto(&mut self, window: Window) -> usize {
         self.take_window(window);
         self.save_cwnd();
@@ -372,7 +370,7 @@ impl Controller for Bbr {
         window.mss
     }
 
-    /// The model holds: what goes first is paced (§5.4).
+    /// The model stays valid: the first bytes are paced (§5.4).
     fn on_idle(&mut self, window: Window) -> usize {
         window.cwnd
     }

@@ -6,7 +6,7 @@ use super::{Ack, AdditiveIncrease, Controller, Window};
 pub(super) const BETA: f64 = 0.7;
 pub(super) const C: f64 = 0.4;
 
-/// See the module.
+/// The state of CUBIC of one connection.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Cubic {
     /// The window before the last reduction, in segments.

@@ -1,12 +1,11 @@
 //! Delivery rate estimation (draft-ietf-ccwg-bbr §4.1, which took over
-//! draft-cheng-iccrg-delivery-rate-estimation): how fast the network delivered
-//! what was in flight, by each acknowledgment.
+//! draft-cheng-iccrg-delivery-rate-estimation): the rate at which the network delivered the bytes
+//! in flight, by each acknowledgment.
 //!
-//! The draft remembers for each segment what was delivered when the segment
-//! was sent. That changes by acknowledgments only, so it is the same for all
-//! segments of one time: a [`Snapshot`] is kept for each time at which
-//! something was sent, and a segment finds its own by its `sent_ns`. Segments
-//! may so be split and sent again without further ado.
+//! The draft stores with each segment the bytes delivered when the segment was sent. That number
+//! changes by acknowledgments only, so that it is the same for all segments of one time: a
+//! [`Snapshot`] is stored for each time at which a segment was sent, and a segment finds its own by
+//! its `sent_ns`. Segments may therefore be split and retransmitted without further work.
 
 use crate::tcp::recovery::scoreboard::{SEGMENTS_MAX, Sent};
 use crate::tcp::seq::Seq;
@@ -31,14 +30,14 @@ pub(super) struct Snapshot {
     pub(super) is_app_limited: bool,
 }
 
-/// What an acknowledgment tells of the delivery rate (the draft's RS).
+/// The delivery rate by one acknowledgment (the draft's RS).
 #[derive(Clone, Copy, Default, Debug)]
 pub(super) struct RateSample {
-    /// Something was delivered whose snapshot is known.
+    /// Whether a segment with a known snapshot was delivered.
     pub(super) has_data: bool,
-    /// Bytes a second; zero if it is not known.
+    /// Bytes a second; zero if unknown.
     pub(super) delivery_rate: u64,
-    /// Bytes delivered between the sending of what was acknowledged and now.
+    /// Bytes delivered between the sending of the acknowledged segment and now.
     pub(super) delivered: u64,
     /// C.delivered at that sending.
     pub(super) prior_delivered: u64,
@@ -46,12 +45,12 @@ pub(super) struct RateSample {
     /// Bytes in flight at that sending, and lost since.
     pub(super) tx_in_flight: u64,
     pub(super) lost: u64,
-    /// Bytes that this acknowledgment told of.
+    /// Bytes that this acknowledgment covers, cumulatively or selectively.
     pub(super) newly_acked: u64,
     pub(super) rtt_ns: Option<u64>,
 }
 
-/// Of the segments that the acknowledgment at hand tells of, the one sent last.
+/// The segment sent last among those that the present acknowledgment covers.
 #[derive(Clone, Copy, Debug)]
 struct Newest {
     snapshot: Snapshot,
@@ -61,17 +60,16 @@ struct Newest {
 /// State of one connection (the draft's C).
 #[derive(Clone, Debug, Default)]
 pub(super) struct Sampler {
-    /// Bytes delivered, and taken for lost, so far.
+    /// Bytes delivered, and considered lost, so far.
     pub(super) delivered: u64,
     pub(super) lost: u64,
     delivered_ns: u64,
     first_sent_ns: u64,
-    /// C.delivered at which a phase ends whose samples the application limited;
-    /// zero if there is none.
+    /// C.delivered at which an application-limited phase ends; zero if there is none.
     app_limited: u64,
-    /// By time.
+    /// In order of time.
     snapshots: VecDeque<Snapshot>,
-    /// How many snapshots there are when the list is next searched for old ones.
+    /// Number of snapshots at which the list is next searched for old ones.
     prune_at: u32,
     newest: Option<Newest>,
     newly_acked: u64,
@@ -79,8 +77,8 @@ pub(super) struct Sampler {
 }
 
 impl Sampler {
-    /// Bytes were sent, with which `inflight` are in the network; `oldest_ns`
-    /// tells when the oldest segment in flight was sent (OnPacketSent).
+    /// Processes sent bytes, with which `inflight` bytes are in the network; `oldest_ns` is the
+    /// time of sending of the oldest segment in flight (OnPacketSent).
     pub(super) fn on_sent(
         &mut self,
         now_ns: u64,
@@ -114,8 +112,8 @@ impl Sampler {
         });
     }
 
-    /// Forgets what no segment in flight refers to; at most [`SEGMENTS_MAX`]
-    /// snapshots stay, as many as there may be segments in flight.
+    /// Drops snapshots that no segment in flight refers to; at most [`SEGMENTS_MAX`] snapshots
+    /// stay, the limit on segments in flight.
     fn prune(&mut self, oldest_ns: u64) {
         let old = self
             .snapshots
@@ -135,7 +133,7 @@ impl Sampler {
         Some(self.snapshots[index.ok()?])
     }
 
-    /// So many bytes were delivered.
+    /// Counts delivered bytes.
     pub(super) fn count_delivered(&mut self, bytes: usize, now_ns: u64) {
         if bytes > 0 {
             self.delivered += bytes as u64;
@@ -144,7 +142,7 @@ impl Sampler {
         }
     }
 
-    /// A segment was delivered, or a part of it (UpdateRateSample).
+    /// Processes the delivery of a segment or a part of it (UpdateRateSample).
     pub(super) fn on_delivered(&mut self, sent: &Sent) {
         let Some(snapshot) = self.snapshot(sent) else {
             return;
@@ -160,13 +158,13 @@ impl Sampler {
         }
     }
 
-    /// A round-trip time was measured.
+    /// Records a measured round-trip time.
     pub(super) fn on_rtt(&mut self, rtt_ns: u64) {
         self.rtt_ns = Some(rtt_ns);
     }
 
-    /// What the acknowledgment brought, all of whose segments were told of
-    /// (GenerateRateSample).
+    /// The sample of an acknowledgment, all of whose segments were passed to
+    /// [`Sampler::on_delivered`] (GenerateRateSample).
     pub(super) fn generate(&mut self, min_rtt_ns: u64) -> RateSample {
         if self.app_limited > 0 && self.delivered > self.app_limited {
             self.app_limited = 0;
@@ -188,7 +186,7 @@ impl Sampler {
         let send_ns = snapshot.sent_ns.saturating_sub(snapshot.first_sent_ns);
         let ack_ns = self.delivered_ns.saturating_sub(snapshot.delivered_ns);
         let interval_ns = send_ns.max(ack_ns);
-        // An acknowledgment of the first sending, taken for that of a later one,
+        // An acknowledgment of the first transmission that is taken for one of a retransmission
         // makes the interval too short.
         if interval_ns >= min_rtt_ns.max(1) {
             sample.delivery_rate = rate(sample.delivered, interval_ns);
@@ -196,8 +194,7 @@ impl Sampler {
         sample
     }
 
-    /// The application has written too little for a while
-    /// (MarkConnectionAppLimited).
+    /// Records that the application writes too little (MarkConnectionAppLimited).
     pub(super) fn mark_app_limited(&mut self, inflight: usize) {
         self.app_limited = (self.delivered + inflight as u64).max(1);
     }
@@ -206,17 +203,17 @@ impl Sampler {
         self.app_limited > 0
     }
 
-    /// Nothing is in flight.
+    /// Resets the sampler: nothing is in flight.
     pub(super) fn clear(&mut self) {
         self.snapshots.clear();
     }
 
-    /// Bytes of the list.
+    /// Bytes of memory of the list.
     pub(super) fn memory(&self) -> usize {
         self.snapshots.capacity() * size_of::<Snapshot>()
     }
 
-    /// Gives the list's memory back if it is not needed.
+    /// Frees the list's unused memory.
     pub(super) fn release(&mut self) {
         self.snapshots = VecDeque::new();
         self.prune_at = 0;
@@ -296,7 +293,7 @@ mod tests {
         assert_eq!(sample.delivery_rate, 1_000_000);
     }
 
-    /// Slow acknowledgments tell the rate of delivery.
+    /// Slow acknowledgments show the rate of delivery.
     #[test]
     fn late_acknowledgments_tell_the_rate_of_delivery() {
         let mut sampler = two_flights();

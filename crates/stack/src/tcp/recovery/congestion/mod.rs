@@ -1,9 +1,8 @@
-//! Congestion control: how many bytes may be in the network, and how fast they
-//! go there.
+//! Congestion control: how many bytes may be in the network, and how fast they may be sent.
 //!
-//! [`Congestion`] is what the rest of TCP sees of it: the congestion window,
-//! the slow-start threshold, and the events that change them. What an
-//! algorithm decides is behind [`Controller`], with all of its state:
+//! [`Congestion`] is the rest of TCP's view: the congestion window, the slow-start threshold, and
+//! the events that change them. An algorithm's decisions are behind [`Controller`], with all of its
+//! state:
 //!
 //! | algorithm | file | window follows |
 //! |---|---|---|
@@ -44,7 +43,7 @@ pub enum Algorithm {
 }
 
 impl Algorithm {
-    /// All of them.
+    /// All algorithms.
     pub const ALL: [Algorithm; 3] = [Algorithm::Cubic, Algorithm::NewReno, Algorithm::Bbr];
 
     /// The name, as in Linux' `TCP_CONGESTION`.
@@ -63,7 +62,7 @@ impl fmt::Display for Algorithm {
     }
 }
 
-/// A name that no algorithm has.
+/// An unknown name of an algorithm.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("`{0}` is no congestion control: give cubic, reno or bbr")]
 pub struct UnknownAlgorithm(String);
@@ -87,7 +86,7 @@ fn initial_window(mss: usize) -> usize {
     (10 * mss).min((2 * mss).max(14_600))
 }
 
-/// What an algorithm is told of the window that it sets, in bytes.
+/// The window of a connection, which an algorithm sets, in bytes.
 #[derive(Clone, Copy, Debug)]
 struct Window {
     cwnd: usize,
@@ -96,8 +95,7 @@ struct Window {
 }
 
 impl Window {
-    /// Grows to the threshold at most; returns how many acknowledged bytes are
-    /// not used up by it (RFC 5681 §3.1).
+    /// Grows up to the threshold; returns the acknowledged bytes that remain (RFC 5681 §3.1).
     fn slow_start(&mut self, bytes: usize) -> usize {
         let room = self.ssthresh.saturating_sub(self.cwnd);
         let grown = bytes.min(room);
@@ -106,10 +104,10 @@ impl Window {
     }
 }
 
-/// Growth by a segment for so many bytes acknowledged (RFC 3465).
+/// Growth by one segment for a number of acknowledged bytes (RFC 3465).
 #[derive(Clone, Debug, Default)]
 struct AdditiveIncrease {
-    /// Bytes acknowledged that have not become window yet.
+    /// Acknowledged bytes that have not grown the window yet.
     bytes_acked: usize,
 }
 
@@ -119,7 +117,7 @@ impl AdditiveIncrease {
         self.bytes_acked += bytes;
         let per = per.max(1);
         if self.bytes_acked >= per {
-            // Never faster than slow start, though `per` may have shrunk.
+            // At most as fast as slow start, though `per` may have shrunk.
             let grown = self.bytes_acked / per * window.mss;
             window.cwnd += grown.min(bytes.max(window.mss));
             self.bytes_acked %= per;
@@ -127,7 +125,7 @@ impl AdditiveIncrease {
     }
 }
 
-/// What an acknowledgment brought.
+/// An acknowledgment.
 #[derive(Clone, Copy, Default, Debug)]
 pub(in crate::tcp) struct Ack {
     pub(in crate::tcp) now_ns: u64,
@@ -137,56 +135,55 @@ pub(in crate::tcp) struct Ack {
     pub(in crate::tcp) srtt_ns: u64,
     /// The least round-trip time, zero before the first measurement.
     pub(in crate::tcp) min_rtt_ns: u64,
-    /// Bytes in the network after it.
+    /// Bytes in the network after the acknowledgment.
     pub(in crate::tcp) inflight: usize,
-    /// Whether the peer acknowledges selectively.
+    /// Whether the peer sends SACK blocks.
     pub(in crate::tcp) sack: bool,
-    /// Whether a loss is being repaired still.
+    /// Whether a loss is still being repaired.
     pub(in crate::tcp) in_recovery: bool,
 }
 
-/// A segment that was sent.
+/// A sent segment.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::tcp) struct Transmit {
     pub(in crate::tcp) now_ns: u64,
     pub(in crate::tcp) bytes: usize,
-    /// Bytes in the network, these included.
+    /// Bytes in the network, including this segment.
     pub(in crate::tcp) inflight: usize,
-    /// Nothing else waits to be acknowledged.
+    /// No other segment is unacknowledged.
     pub(in crate::tcp) is_first: bool,
 }
 
-/// What an algorithm decides. The defaults are those of a window-based one.
+/// The decisions of an algorithm. The defaults are those of a window-based one.
 trait Controller {
-    /// Bytes were acknowledged; returns the window. For a window-based
-    /// algorithm only while the window is in use and no loss is repaired.
+    /// Processes acknowledged bytes; returns the window. A window-based algorithm is called only
+    /// while the window is in use and no loss is repaired.
     fn on_ack(&mut self, window: Window, ack: &Ack) -> usize;
 
-    /// A segment was lost or marked, first of a round trip, while `flight`
-    /// bytes were not acknowledged; returns the threshold.
+    /// Processes the first loss or mark of a round trip, with `flight` bytes unacknowledged;
+    /// returns the threshold.
     fn on_congestion_event(&mut self, window: Window, flight: usize) -> usize;
 
-    /// The retransmission time-out fired; returns the window (RFC 5681 §3.1).
+    /// Processes an expired retransmission time-out; returns the window (RFC 5681 §3.1).
     fn on_rto(&mut self, window: Window) -> usize {
         window.mss
     }
 
-    /// What the last congestion event told of is repaired; returns the window.
+    /// Processes the end of a recovery; returns the window.
     fn on_recovery_end(&mut self, window: Window) -> usize {
         window.ssthresh
     }
 
-    /// Nothing was sent for longer than a time-out; returns the window
-    /// (RFC 5681 §4.1).
+    /// Processes an idle time longer than a time-out; returns the window (RFC 5681 §4.1).
     fn on_idle(&mut self, window: Window) -> usize {
         window.cwnd.min(initial_window(window.mss))
     }
 
-    /// The window was not used: growth by time stands still (RFC 9438 §5.8).
+    /// The window was not used: stops growth by time (RFC 9438 §5.8).
     fn shift_epoch(&mut self) {}
 }
 
-/// The state of a connection's algorithm. BBR's is large, and apart.
+/// The state of a connection's algorithm. BBR's is large, and boxed.
 #[derive(Clone, Debug)]
 enum State {
     Cubic(Cubic),
@@ -204,21 +201,20 @@ impl State {
     }
 }
 
-/// How much of the window was used in the current round trip (RFC 7661, in its
-/// spirit).
+/// The used part of the window in the current round trip (after RFC 7661).
 #[derive(Clone, Copy, Default, Debug)]
 struct WindowUsage {
     /// The window was the limit.
     cwnd_limited: bool,
-    /// Something was sent in it.
+    /// A segment was sent in the round trip.
     begun: bool,
-    /// The most bytes that were in flight.
+    /// Most bytes in flight.
     max: u32,
-    /// The round trip ends when this is acknowledged.
+    /// The round trip ends when this number is acknowledged.
     until: Seq,
 }
 
-/// The window of one connection.
+/// The congestion window of one connection.
 #[derive(Clone, Debug)]
 pub(in crate::tcp) struct Congestion {
     pub(in crate::tcp) cwnd: usize,
@@ -229,7 +225,7 @@ pub(in crate::tcp) struct Congestion {
 }
 
 impl Congestion {
-    /// `seed` decides what BBR draws at random.
+    /// `seed` is that of BBR's random numbers.
     pub(in crate::tcp) fn new(algorithm: Algorithm, mss: usize, seed: u64) -> Congestion {
         Congestion {
             cwnd: initial_window(mss),
@@ -252,7 +248,7 @@ impl Congestion {
         }
     }
 
-    /// Whether the algorithm sets the window itself whatever is lost, and paces.
+    /// Whether the algorithm is rate-based: it sets the window in recovery, too, and paces.
     #[inline]
     pub(in crate::tcp) fn is_rate_based(&self) -> bool {
         matches!(self.state, State::Bbr(_))
@@ -266,8 +262,8 @@ impl Congestion {
         }
     }
 
-    /// Segments went out: `outstanding` bytes of numbers up to `nxt` are not
-    /// acknowledged, and the window was the limit, or not.
+    /// Records sent segments: `outstanding` bytes up to `nxt` are unacknowledged, and the window
+    /// was the limit or not.
     pub(in crate::tcp) fn on_transmit(
         &mut self,
         una: Seq,
@@ -284,18 +280,16 @@ impl Congestion {
         }
     }
 
-    /// Whether the window is the limit, by what went out in this round trip:
-    /// in slow start it may be twice what was in flight (RFC 7661, in its
-    /// spirit).
+    /// Whether the window is the limit, by the bytes sent in this round trip: in slow start it may
+    /// be twice the bytes in flight (after RFC 7661).
     pub(in crate::tcp) fn is_in_use(&self) -> bool {
         let slow_start = self.cwnd < self.ssthresh;
         self.usage.cwnd_limited || (slow_start && self.cwnd < 2 * self.usage.max as usize)
     }
 
-    /// How much faster than a window a round trip a window-based algorithm's
-    /// bytes may go, as a fraction: so that nothing waits for the window to
-    /// grow. The numbers are Linux' `tcp_pacing_ss_ratio` and
-    /// `tcp_pacing_ca_ratio`.
+    /// Factor, as a fraction, by which a window-based algorithm may send faster than a window in a
+    /// round trip, so that no data waits for the window to grow. The numbers are Linux'
+    /// `tcp_pacing_ss_ratio` and `tcp_pacing_ca_ratio`.
     fn pacing_gain(&self) -> (usize, u64) {
         if self.cwnd < self.ssthresh / 2 {
             (2, 1)
@@ -304,7 +298,7 @@ impl Congestion {
         }
     }
 
-    /// Bytes that may go in so many nanoseconds; zero if no rate is known.
+    /// Bytes that the pacing rate allows in a time; zero if no rate is known.
     pub(in crate::tcp) fn paced_bytes(&self, interval_ns: u64, srtt_ns: Option<u64>) -> u64 {
         if let State::Bbr(bbr) = &self.state {
             return bbr.paced_bytes(interval_ns);
@@ -316,15 +310,14 @@ impl Congestion {
         }
     }
 
-    /// Bytes of new or lost data that may go at once, or when some may next,
-    /// for an algorithm that paces.
+    /// New or lost bytes that an algorithm that paces allows now, or the time when it allows some.
     #[inline]
     pub(in crate::tcp) fn pacing_budget(&mut self, now_ns: u64) -> Result<usize, u64> {
         self.bbr().map_or(Ok(usize::MAX), |bbr| bbr.budget(now_ns))
     }
 
-    /// When a connection that has data to send may send at its pacing rate;
-    /// `u64::MAX` if it does not wait for that.
+    /// When the pacing rate allows a connection with unsent data to send; `u64::MAX` if the
+    /// connection does not wait for that.
     #[inline]
     pub(in crate::tcp) fn wake_ns(&self) -> u64 {
         match &self.state {
@@ -333,26 +326,26 @@ impl Congestion {
         }
     }
 
-    /// See [`Congestion::wake_ns`].
+    /// Makes the connection wait for the pacing rate until `wake_ns`.
     pub(in crate::tcp) fn wait_until(&mut self, wake_ns: u64) {
         if let Some(bbr) = self.bbr() {
             bbr.wake_ns = wake_ns;
         }
     }
 
-    /// It waits no longer if the time has come.
+    /// Ends the wait for the pacing rate if its time has come.
     pub(in crate::tcp) fn end_wait(&mut self, now_ns: u64) {
         if self.wake_ns() <= now_ns {
             self.wait_until(u64::MAX);
         }
     }
 
-    /// The slow-start threshold, if a loss has shown it.
+    /// The slow-start threshold; `None` before the first loss.
     pub(in crate::tcp) fn threshold(&self) -> Option<usize> {
         (self.ssthresh < WINDOW_MAX).then_some(self.ssthresh)
     }
 
-    /// The segment size is known, or has changed.
+    /// Sets the segment size.
     pub(in crate::tcp) fn set_mss(&mut self, mss: usize) {
         let before = self.mss as usize;
         self.cwnd = if self.cwnd == initial_window(before) {
@@ -363,7 +356,7 @@ impl Congestion {
         self.mss = mss as u32;
     }
 
-    /// See [`Controller::on_ack`].
+    /// Processes an acknowledgment: see [`Controller::on_ack`].
     pub(in crate::tcp) fn on_ack(&mut self, ack: &Ack) {
         let window = self.window();
         let cwnd = match &mut self.state {
@@ -376,15 +369,15 @@ impl Congestion {
         self.cwnd = cwnd.min(WINDOW_MAX);
     }
 
-    /// See [`Controller::on_congestion_event`]. Leaves the window to the caller.
+    /// Processes a loss: see [`Controller::on_congestion_event`]. The caller sets the window.
     pub(in crate::tcp) fn on_congestion_event(&mut self, flight: usize) {
         let window = self.window();
         let controller = self.state.controller();
         self.ssthresh = controller.on_congestion_event(window, flight);
     }
 
-    /// A congestion event without a segment that is taken for lost: a mark, or
-    /// a loss that a probe has repaired.
+    /// Processes a congestion event without a lost segment: a mark, or a loss that a probe has
+    /// repaired.
     pub(in crate::tcp) fn on_mark(&mut self, flight: usize) {
         self.on_congestion_event(flight);
         if let Some(bbr) = self.bbr() {
@@ -393,30 +386,30 @@ impl Congestion {
         self.on_recovery_end();
     }
 
-    /// See [`Controller::on_recovery_end`].
+    /// Ends a recovery: see [`Controller::on_recovery_end`].
     pub(in crate::tcp) fn on_recovery_end(&mut self) {
         let window = self.window();
         self.cwnd = self.state.controller().on_recovery_end(window);
     }
 
-    /// See [`Controller::on_rto`].
+    /// Processes a time-out: see [`Controller::on_rto`].
     pub(in crate::tcp) fn on_rto(&mut self) {
         let window = self.window();
         self.cwnd = self.state.controller().on_rto(window);
     }
 
-    /// See [`Controller::on_idle`].
+    /// Processes an idle time: see [`Controller::on_idle`].
     pub(in crate::tcp) fn on_idle(&mut self) {
         let window = self.window();
         self.cwnd = self.state.controller().on_idle(window);
     }
 
-    /// See [`Controller::shift_epoch`].
+    /// Stops growth by time: see [`Controller::shift_epoch`].
     pub(in crate::tcp) fn shift_epoch(&mut self) {
         self.state.controller().shift_epoch();
     }
 
-    /// A segment was sent; `oldest_ns` tells when the oldest in flight was.
+    /// Processes a sent segment; `oldest_ns` is the time of sending of the oldest one in flight.
     #[inline]
     pub(in crate::tcp) fn on_sent(&mut self, sent: &Transmit, oldest_ns: impl FnOnce() -> u64) {
         if let Some(bbr) = self.bbr() {
@@ -424,7 +417,7 @@ impl Congestion {
         }
     }
 
-    /// So many bytes were delivered.
+    /// Counts delivered bytes.
     #[inline]
     pub(in crate::tcp) fn count_delivered(&mut self, bytes: usize, now_ns: u64) {
         if let Some(bbr) = self.bbr() {
@@ -432,7 +425,7 @@ impl Congestion {
         }
     }
 
-    /// A segment was delivered, or a part of it.
+    /// Processes the delivery of a segment or a part of it.
     #[inline]
     pub(in crate::tcp) fn on_delivered(&mut self, sent: &Sent) {
         if let Some(bbr) = self.bbr() {
@@ -440,7 +433,7 @@ impl Congestion {
         }
     }
 
-    /// A segment is taken for lost.
+    /// Processes a segment that counts as lost.
     pub(in crate::tcp) fn on_lost(&mut self, sent: &Sent) {
         let window = self.window();
         if let Some(bbr) = self.bbr() {
@@ -448,8 +441,8 @@ impl Congestion {
         }
     }
 
-    /// A round-trip time was measured, of the latest segment sent of those
-    /// that an acknowledgment told of.
+    /// Records a measured round-trip time, of the latest-sent segment that an acknowledgment
+    /// covers.
     #[inline]
     pub(in crate::tcp) fn on_rtt(&mut self, rtt_ns: u64) {
         if let Some(bbr) = self.bbr() {
@@ -457,7 +450,7 @@ impl Congestion {
         }
     }
 
-    /// Before data goes out: `inflight` bytes are in the network.
+    /// Prepares sending: `inflight` bytes are in the network.
     #[inline]
     pub(in crate::tcp) fn before_send(&mut self, now_ns: u64, inflight: usize, srtt_ns: u64) {
         let window = self.window();
@@ -466,8 +459,7 @@ impl Congestion {
         }
     }
 
-    /// All that the application has written was sent, and the window would
-    /// have let more go.
+    /// Records that all written bytes were sent, and that the window would allow more.
     #[inline]
     pub(in crate::tcp) fn on_ran_out(&mut self) {
         if let Some(bbr) = self.bbr() {
@@ -475,8 +467,7 @@ impl Congestion {
         }
     }
 
-    /// Bytes that an algorithm holds besides the connection's own, for samples of segments in
-    /// flight.
+    /// Bytes of memory of an algorithm's samples of segments in flight.
     #[inline]
     pub(in crate::tcp) fn memory(&self) -> usize {
         match &self.state {
@@ -485,7 +476,7 @@ impl Congestion {
         }
     }
 
-    /// Gives memory back that an idle connection does not need.
+    /// Frees memory that an idle connection does not need.
     pub(in crate::tcp) fn release(&mut self) {
         if let Some(bbr) = self.bbr() {
             bbr.release();

@@ -3,7 +3,7 @@
 
 use super::{Ack, AdditiveIncrease, Controller, Window};
 
-/// See the module.
+/// The state of NewReno of one connection.
 #[derive(Clone, Debug, Default)]
 pub(super) struct NewReno {
     increase: AdditiveIncrease,

@@ -94,8 +94,8 @@ fn windows_never_vanish_nor_burst() {
     }
 }
 
-/// The windows of a seeded course of events, in segments, one of each 50
-/// steps: congestion window and slow-start threshold.
+/// The windows of a seeded course of events, in segments, one of each 50 steps: congestion window
+/// and slow-start threshold.
 fn trace(algorithm: Algorithm) -> Vec<(usize, usize)> {
     let mut rng = crate::rng::Rng::new(9438);
     let mut congestion = Congestion::new(algorithm, MSS, 1);

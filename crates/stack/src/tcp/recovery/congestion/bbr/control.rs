@@ -3,13 +3,13 @@
 use super::{Bbr, INFINITE, PROBE_RTT_CWND_GAIN, Phase, RATE_MAX, STARTUP_PACING_GAIN};
 use crate::tcp::recovery::congestion::{WINDOW_MAX, initial_window};
 
-/// What part of `inflight_longterm` is left free for others: BBR.Headroom.
+/// The part of `inflight_longterm` that is left free for other flows: BBR.Headroom.
 const HEADROOM: f64 = 0.15;
 /// BBR.MinPipeCwnd, in segments.
 const MIN_PIPE_CWND: usize = 4;
 /// The part of the bandwidth that is paced: BBR.PacingMarginPercent is 1.
 const PACING_MARGIN: f64 = 0.99;
-/// What goes in so much time is sent at once: C.send_quantum.
+/// The bytes of this time are sent at once: C.send_quantum.
 const QUANTUM_NS: u64 = 1_000_000;
 const QUANTUM_MAX: usize = 64 << 10;
 /// The round-trip time before the first measurement, for the first rate.
@@ -18,11 +18,11 @@ const RTT_NOMINAL_NS: u64 = 1_000_000;
 impl Bbr {
     /// The pacing rate, never zero.
     pub(super) fn rate(&self) -> u64 {
-        // A quantum a second at least, so that the pacer is never stuck.
+        // At least a quantum a second, so that the pacer is never stuck.
         self.pacing_rate.clamp(2 * self.mss as u64, RATE_MAX)
     }
 
-    /// What goes in so much time at the pacing rate.
+    /// Bytes at the pacing rate in a time.
     pub(in crate::tcp::recovery::congestion) fn paced_bytes(&self, interval_ns: u64) -> u64 {
         (self.rate() as f64 * interval_ns as f64 / 1e9) as u64
     }
@@ -33,7 +33,7 @@ impl Bbr {
         quantum.min(QUANTUM_MAX).max(2 * self.mss)
     }
 
-    /// Bytes that may go at once, or when some may.
+    /// Bytes that may be sent now, or the time when some may.
     pub(in crate::tcp::recovery::congestion) fn budget(
         &mut self,
         now_ns: u64,

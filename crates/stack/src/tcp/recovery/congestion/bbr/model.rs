@@ -1,23 +1,22 @@
-//! BBR's model of the path (draft §5.5): bandwidth, aggregation, round-trip
-//! time, and what losses tell of both.
+//! BBR's model of the path (draft §5.5): bandwidth, aggregation, round-trip time, and the effect of
+//! losses on both.
 
 use super::{Bbr, INFINITE, MIN_RTT_FILTER_NS, PROBE_RTT_INTERVAL_NS, Phase, RATE_MAX};
 use crate::tcp::recovery::congestion::Window;
 use crate::tcp::recovery::congestion::delivery_rate::RateSample;
 use crate::tcp::recovery::scoreboard::Sent;
 
-/// Losses that are tolerated in a round trip, of all bytes in flight:
-/// BBR.LossThresh, 2 %.
+/// Losses that are tolerated in a round trip, as a part of all bytes in flight: BBR.LossThresh, 2
+/// %.
 const LOSS_THRESH: f64 = 0.02;
-/// What is left of the short-term model after a round trip with losses, at
-/// least: BBR.Beta.
+/// Least part of the short-term model that remains after a round trip with losses: BBR.Beta.
 const BETA: f64 = 0.7;
 /// Round trips over which the aggregation of acknowledgments is remembered:
 /// BBR.ExtraAckedFilterLen.
 const EXTRA_ACKED_ROUNDS: usize = 10;
 
-/// The most bytes that acknowledgments brought beyond the bandwidth, of each of
-/// the last round trips (BBR.extra_acked_filter).
+/// The most bytes that were acknowledged beyond the bandwidth in each of the last round trips
+/// (BBR.extra_acked_filter).
 #[derive(Clone, Debug, Default)]
 pub(super) struct ExtraAcked {
     rounds: [u32; EXTRA_ACKED_ROUNDS],
@@ -25,7 +24,7 @@ pub(super) struct ExtraAcked {
 }
 
 impl ExtraAcked {
-    /// Adds one of this round trip; returns the greatest.
+    /// Adds a number of this round trip; returns the greatest.
     pub(super) fn update(&mut self, round: u32, extra: u64, only_this_round: bool) -> u64 {
         let passed = round.wrapping_sub(self.last_round) as usize;
         for ahead in 1..=passed.min(EXTRA_ACKED_ROUNDS) {
@@ -216,8 +215,8 @@ impl Bbr {
     }
 }
 
-/// InflightAtLoss: what was in flight when the losses crossed the threshold,
-/// perhaps in the middle of this segment of so many bytes.
+/// InflightAtLoss: the bytes in flight when the losses crossed the threshold, perhaps in the middle
+/// of this segment of `size` bytes.
 pub(super) fn inflight_at_loss(sample: &RateSample, size: u64) -> u64 {
     let inflight_prev = sample.tx_in_flight.saturating_sub(size) as f64;
     let lost_prev = sample.lost.saturating_sub(size) as f64;

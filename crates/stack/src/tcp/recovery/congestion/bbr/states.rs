@@ -11,12 +11,12 @@ const STARTUP_FULL_LOSS_COUNT: u8 = 6;
 /// without it.
 const FULL_BW_GROWTH: f64 = 1.25;
 pub(super) const FULL_BW_COUNT: u8 = 3;
-/// Round trips of Drain, at most.
+/// Most round trips of Drain.
 const DRAIN_ROUNDS: u32 = 3;
-/// Round trips between probes for bandwidth, at most: as often as a Reno flow
-/// of this bandwidth has a loss (T_reno_bound).
+/// Most round trips between probes for bandwidth: as often as a Reno flow of this bandwidth has a
+/// loss (T_reno_bound).
 const RENO_ROUNDS_MAX: usize = 63;
-/// The time between probes for bandwidth, at least, and what is added at random.
+/// Least time between probes for bandwidth, and the range of its random addition.
 const PROBE_WAIT_NS: u64 = 2_000_000_000;
 const PROBE_WAIT_RANDOM_MS: u32 = 1000;
 
@@ -51,8 +51,8 @@ impl Bbr {
         }
     }
 
-    /// CheckStartupHighLoss. A round trip of losses ends at the acknowledgment
-    /// of what was sent after the first of them: so recovery has lasted for one.
+    /// CheckStartupHighLoss. A round trip of losses ends at the acknowledgment of a segment sent
+    /// after the first of them: recovery has then lasted for one.
     pub(super) fn is_startup_loss_high(&self, sample: &RateSample) -> bool {
         if !self.in_recovery || !self.loss_round_start {
             return false;
@@ -133,7 +133,7 @@ impl Bbr {
             return true;
         }
         if self.is_cwnd_limited && self.cwnd as u64 >= self.inflight_longterm {
-            // What is in flight limits the bandwidth.
+            // The bytes in flight limit the bandwidth.
             self.reset_full_bw();
             self.full_bw = sample.delivery_rate;
             return false;
@@ -176,7 +176,7 @@ impl Bbr {
         }
     }
 
-    /// AdaptLongTermModel: whether it has decided on the next state.
+    /// AdaptLongTermModel: returns whether it has decided on the next state.
     pub(super) fn adapt_long_term_model(&mut self, sample: &RateSample) -> bool {
         if self.ack_phase == AckPhase::ProbeStarting && self.round_start {
             self.ack_phase = AckPhase::ProbeFeedback;

@@ -1,5 +1,4 @@
-//! BBR on a simulated path: a bottleneck of some rate with some buffer, a
-//! round-trip time, and losses.
+//! BBR on a simulated path: a bottleneck with a rate and a buffer, a round-trip time, and losses.
 
 use super::model::inflight_at_loss;
 use super::states::FULL_BW_COUNT;
@@ -19,7 +18,7 @@ const PATH: Path = Path {
     loss_ppm: 0,
 };
 
-/// What the path is like.
+/// A simulated path.
 #[derive(Clone, Copy, Debug)]
 struct Path {
     rate: u64,
@@ -28,8 +27,7 @@ struct Path {
     loss_ppm: u32,
 }
 
-/// A segment in flight, and when its acknowledgment comes, if the path has not
-/// dropped it.
+/// A segment in flight, and the time of its acknowledgment unless the path has dropped it.
 struct Flight {
     sent: Sent,
     acked_ns: Option<u64>,
@@ -50,7 +48,7 @@ struct Sim {
     min_rtt_ns: u64,
     /// States and when they began.
     phases: Vec<(Phase, u64)>,
-    /// The application writes no more until then.
+    /// The application writes nothing until then.
     paused_until_ns: u64,
     sent_bytes: u64,
     lost_bytes: u64,
@@ -88,7 +86,7 @@ impl Sim {
         self.flight.len() * MSS
     }
 
-    /// Sends what may go; returns when more may.
+    /// Sends what may be sent; returns when more may.
     fn send(&mut self) -> u64 {
         if self.now_ns < self.paused_until_ns {
             self.bbr.on_ran_out();
@@ -142,7 +140,7 @@ impl Sim {
         self.sent_bytes += MSS as u64;
     }
 
-    /// The next acknowledgment; what was sent before and has none is lost.
+    /// Processes the next acknowledgment; segments sent before without one are lost.
     fn acknowledge(&mut self) {
         while let Some(Flight { sent, acked_ns }) = self.flight.pop_front() {
             let window = self.window();
@@ -184,7 +182,7 @@ impl Sim {
         assert!(self.cwnd >= self.bbr.min_pipe_cwnd() && self.bbr.rate() > 0);
     }
 
-    /// Goes on for so long; returns what arrived, in bytes a second.
+    /// Runs for a time; returns the delivered bytes a second.
     fn run(&mut self, time_ns: u64) -> f64 {
         let (start, end_ns) = (self.bbr.sampler.delivered, self.now_ns + time_ns);
         while self.now_ns < end_ns {
@@ -205,8 +203,7 @@ impl Sim {
     }
 }
 
-/// The draft's test "Exiting STARTUP on Bandwidth Plateau", and Drain by what is
-/// in flight.
+/// The draft's test "Exiting STARTUP on Bandwidth Plateau", and Drain by the bytes in flight.
 #[test]
 fn startup_finds_the_bandwidth_and_drain_empties_the_queue() {
     let mut sim = Sim::new(PATH);
@@ -343,8 +340,7 @@ fn random_losses_below_the_threshold_are_tolerated() {
     }
 }
 
-/// A buffer of a tenth of what the path holds: losses bound what is in flight,
-/// and stay rare.
+/// A buffer of a tenth of the path's bytes: losses bound the bytes in flight, and stay rare.
 #[test]
 fn a_shallow_buffer_sets_the_long_term_bound() {
     let mut sim = Sim::new(Path {
@@ -361,8 +357,8 @@ fn a_shallow_buffer_sets_the_long_term_bound() {
     assert!(lost < 0.02, "{lost} lost");
 }
 
-/// What Startup overflows the buffer by costs the first cycle no rate: it is no
-/// news of the path when it is found to be lost.
+/// The overflow of the buffer in Startup costs the first cycle no rate, though its losses are
+/// detected later.
 #[test]
 fn the_losses_of_startup_are_not_taken_for_a_slower_path() {
     for buffer in [50_000, 100_000, 150_000, 200_000] {
@@ -440,7 +436,7 @@ fn the_least_round_trip_expires() {
     assert_eq!(rtt(12 * S, 40 * MS, &mut bbr), 30 * MS, "after ten");
 }
 
-/// 2 % of 98 000 and of what of the segment is lost.
+/// 2 % of 98 000 bytes, and of the lost part of the segment.
 #[test]
 fn the_volume_at_which_losses_are_too_many_may_be_within_a_segment() {
     let sample = RateSample {
@@ -452,7 +448,7 @@ fn the_volume_at_which_losses_are_too_many_may_be_within_a_segment() {
     assert_eq!(inflight_at_loss(&sample, 2_000), 99_489);
 }
 
-/// A quantum at once, then as long as it takes; a late caller catches up one.
+/// A quantum at once, then one by one; a late caller catches up one quantum.
 #[test]
 fn the_pacer_keeps_the_rate() {
     let mut bbr = Bbr::new(1);
@@ -490,7 +486,7 @@ fn the_pacer_keeps_the_rate() {
     assert!(bbr.rate() > 0);
 }
 
-/// Whatever events come, in whatever order and with whatever numbers.
+/// For any events in any order with any numbers.
 #[test]
 fn nothing_makes_the_window_or_the_rate_vanish() {
     for seed in 0..30 {
@@ -577,7 +573,7 @@ fn nothing_makes_the_window_or_the_rate_vanish() {
     }
 }
 
-/// What a connection by BBR has beside its PCB.
+/// The size of BBR's state beside the PCB.
 #[test]
 fn the_state_is_small() {
     let size = size_of::<Bbr>();
