@@ -33,7 +33,7 @@ const COMPARISON_NS: f64 = 4e9;
 /// One side of a comparison.
 struct Contestant<'c> {
     name: String,
-    /// Runs all of its work so many times.
+    /// Runs all of its work `times` times.
     run: Box<dyn FnMut(usize) + 'c>,
     /// Operations in its work.
     operations: usize,
@@ -254,7 +254,7 @@ fn one_shape(results: &Recorder) {
         let all = COUNTS.iter().zip(&plans);
         contestants.extend(all.map(|(count, plan)| random_keys(plan, *count, batch)));
     }
-    // What a plan makes of so few, unless told otherwise.
+    // The form of a plan of few bindings by default.
     contestants.push(on_frames("1 connection, run directly", &direct, &hot[0]));
     let best = print("One shape: connections", &mut contestants, 0);
     let more = |at: usize| best[(at + 1) * COUNTS.len() - 1] - best[at * COUNTS.len()];

@@ -66,7 +66,7 @@ impl Verdict {
 #[derive(Clone, Default, Debug)]
 pub(crate) struct Scratch {
     walks: Vec<Walk>,
-    /// What the searches of a batch found.
+    /// The results of a batch's searches.
     found: Vec<Vec<Delivery>>,
 }
 

@@ -13,7 +13,7 @@ fn connection(n: u32) -> (u32, u32, (u16, u16)) {
     (0x0a00_0000 + n, 0x0a80_0000 + n / 7, (n as u16, 80))
 }
 
-/// A TCP connection, and more now and then: the same one again, for so many
+/// A TCP connection, and more now and then: the same one again, for this many
 /// lengths of frames that they form a group, and one of UDP.
 fn preds(n: u32) -> Vec<Pred> {
     let (src, dst, (src_port, dst_port)) = connection(n);
@@ -104,7 +104,7 @@ fn as_one_by_one() {
     check(&plan, &mut tape, 0);
 }
 
-/// Filters of several shapes for a connection: so many entries that frames
+/// Filters of several kinds for a connection: enough entries that frames
 /// descend a tree together.
 fn shapes(n: u32) -> [Pred; 5] {
     let (src, dst, (src_port, dst_port)) = connection(n);

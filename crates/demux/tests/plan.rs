@@ -369,7 +369,7 @@ fn expressions_that_are_shared_need_no_room() {
         }
     );
     plan.bind(taking(filter(EACH), 1, 0)).expect("nothing new");
-    // All but ten are known, and so many still have room.
+    // All but ten are known, and ten still have room.
     plan.bind(taking(filter(room * EACH - EACH + 10), 1, 0))
         .expect("ten new");
 }
@@ -433,7 +433,7 @@ fn a_permanent_binding_stays_as_it_is() {
         .map(|n| plan.bind_permanent(taking(filter(&connection(n)), 5, n)))
         .map(|id| id.expect("room"))
         .collect();
-    // What comes and goes beside them rebuilds nothing of theirs.
+    // Bindings that come and go beside them rebuild nothing of theirs.
     for n in 0..COUNT {
         let other = taking(filter(&connection(n)), 9, COUNT + n);
         let id = plan.bind(other).expect("room");

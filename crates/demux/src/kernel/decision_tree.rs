@@ -9,7 +9,7 @@
 //! ```
 //!
 //! Arms are by the values that subtables ask for, as long as these are few and
-//! it saves prefilters; in the end each subtable is asked for its most telling field,
+//! it saves prefilters; in the end each subtable is split by its most selective field,
 //! those with the same one together.
 
 use super::layout::scratch;
@@ -37,7 +37,7 @@ pub(super) struct Switch {
 }
 
 /// Deeper switches would save little, and are bounded like everything; one
-/// more, on the most telling field, may come below.
+/// more, on the most selective field, may come below.
 const DEPTH_MAX: usize = scratch::SWITCHES_MAX as usize - 1;
 
 /// The stream of the prefilters' hash; subtables have their numbers.
@@ -56,7 +56,7 @@ struct TreeBuilder<'p> {
 struct LeafCandidate<'p> {
     subtable: &'p Subtable,
     split_key: Option<u32>,
-    /// What it asks for with few values, and these, sorted.
+    /// The fields that it compares with few values, and these values, sorted.
     few: Vec<(u32, Vec<u32>)>,
 }
 
@@ -130,9 +130,8 @@ impl<'p> TreeBuilder<'p> {
         nodes
     }
 
-    /// What is best asked for first, if anything: that after which the fewest
-    /// prefilters are left, for the value of which most are left and for one that
-    /// no subtable asks for, on average.
+    /// The best field to test first, if any: the field after which the fewest prefilters remain,
+    /// for its most frequent value and for an absent one, on average.
     fn best(&self, subtables: &[&LeafCandidate<'p>], tested: &[u32]) -> Option<u32> {
         let mut counts = BTreeMap::new();
         for (prefilter_key, _) in subtables.iter().flat_map(|subtable| &subtable.few) {
@@ -159,7 +158,7 @@ impl<'p> TreeBuilder<'p> {
         (score < 2 * prefilters_needed(subtables)).then_some(prefilter_key)
     }
 
-    /// Subtables one by one, those with the same telling field behind one prefilter.
+    /// Subtables one by one, those with the same split field behind one prefilter.
     fn leaves(&self, subtables: &[&LeafCandidate<'p>], tested: &[u32]) -> Vec<Node> {
         let mut nodes = Vec::new();
         let mut told: Vec<(u32, Vec<u32>)> = Vec::new();
@@ -215,7 +214,7 @@ fn arms<'g, 'p>(subtables: &[&'g LeafCandidate<'p>], prefilter_key: u32) -> Arms
     (arms, rest)
 }
 
-/// How many prefilters the subtables' telling fields need.
+/// How many prefilters the subtables' split fields need.
 fn prefilters_needed(subtables: &[&LeafCandidate<'_>]) -> usize {
     let mut asks: Vec<u32> = subtables
         .iter()
@@ -286,7 +285,7 @@ impl KernelPlan {
         }
         self.trees = trees;
         for gone in old {
-            // Programs that still look there are not told of new values.
+            // Programs that still read the old prefilter get no new values.
             gone.prefilter.open(&mut self.image);
             self.retire_units(gone.prefilter.unit, gone.prefilter.units);
         }
@@ -364,7 +363,7 @@ impl KernelPlan {
         Some(prefilter)
     }
 
-    /// Finds each subtable's most telling field anew, and the values in it.
+    /// Chooses each subtable's split field again, and the values in it.
     pub(super) fn choose_splits(&mut self) {
         let mut stale = BTreeMap::new();
         for subtable in self.subtables.values() {

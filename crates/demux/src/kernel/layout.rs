@@ -38,7 +38,7 @@ pub(super) mod entry {
     /// Words of the key in the entry itself.
     pub(in super::super) const KEY_WORDS: usize = 3;
 
-    /// Tests whose room the rest of a key of so many words takes.
+    /// Number of tests whose room the rest of a key of `words` words takes.
     pub(in super::super) fn rest_key_tests(lanes: usize) -> u32 {
         lanes.saturating_sub(KEY_WORDS).div_ceil(2) as u32
     }
@@ -46,7 +46,7 @@ pub(super) mod entry {
 
 /// Words of what the store has of a subtable.
 pub(super) mod subtable {
-    /// What its guards ask for: value, mask.
+    /// Value and mask of each guard.
     pub(in super::super) const GUARDS: u32 = 0;
     pub(in super::super) const GUARDS_MAX: usize = 4;
     /// The hash: see `plan::hash`.
@@ -147,7 +147,7 @@ pub(super) mod scratch {
     pub(in super::super) const LEN: i16 = TAKER + 8;
     /// The record's flags, as far as they are the frame's.
     pub(in super::super) const FLAGS: i16 = LEN + 4;
-    /// What the prefilters on the way to a subtable let pass: a byte each.
+    /// The results of the prefilters before a subtable: a byte each.
     pub(in super::super) const SWITCH: i16 = FLAGS + 4;
     pub(in super::super) const SWITCHES_MAX: u32 = 8;
     /// The pruned subtables that the cells let pass, a bit each; then the bits of
@@ -173,7 +173,7 @@ pub(super) mod scratch {
     /// The copies found.
     pub(in super::super) const MATCH: i16 =
         CANDIDATE + (CANDIDATES_MAX * super::candidate::BYTES) as i16;
-    /// Copies of one frame, at most; who takes it is noted apart.
+    /// Limit on the copies of one frame; the port that takes it is noted apart.
     pub(in super::super) const MATCHES_MAX: u32 = 256;
     pub(in super::super) const MATCH_BYTES: u32 = 16;
     pub(in super::super) const BYTES: u32 = MATCH as u32 + MATCHES_MAX * MATCH_BYTES;

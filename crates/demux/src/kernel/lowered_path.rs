@@ -42,8 +42,8 @@ pub(super) struct LoweredTest {
     pub(super) b: u32,
 }
 
-/// What a subtable is known by: the fields that its filters compare with constants, and
-/// what else tells it from others.
+/// The identity of a subtable: the fields that its filters compare with constants, and all else
+/// that distinguishes it.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct SubtableSignature(Signature);
 
@@ -100,7 +100,7 @@ fn lowered(path: &Path, exprs: &Exprs) -> Option<LoweredPath> {
 }
 
 /// The bits of a prefix of 32 bits that a coarser subtable asks for: whole bytes.
-/// `None` if the mask is none of a prefix.
+/// `None` if the mask is not a prefix's.
 pub(super) fn coarser(mask: u32) -> Option<u32> {
     let len = mask.leading_ones();
     let is_prefix = len + mask.trailing_zeros() == u32::BITS;

@@ -1,4 +1,4 @@
-//! What maps a lowered plan needs, and what the programs are.
+//! The maps that a lowered plan needs, and the kinds of its programs.
 
 use super::image::Memory;
 use weir_filter::backend::ebpf::Insn;
@@ -10,8 +10,8 @@ pub enum Hook {
     Xdp,
     /// tc or tcx, frames that come in.
     TcIngress,
-    /// tc or tcx, frames that go out. They always do: who takes them takes
-    /// them from ports of lower priority, not from the network.
+    /// tc or tcx, frames that go out. They are always sent: a port that takes them takes them from
+    /// ports of lower priority, not from the network.
     TcEgress,
 }
 
@@ -70,7 +70,7 @@ pub enum MapRole {
 /// A map as it must be made.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct MapSpec {
-    /// What for, and so of which kind.
+    /// The map's role, which determines its kind.
     pub role: MapRole,
     /// A map with the same part and edition is the same map: keep it. With
     /// another edition it is a new one, to be filled from
@@ -133,10 +133,10 @@ pub enum Wake {
     Always,
 }
 
-/// What the programs know of a port: a value of [`MapRole::Ports`].
+/// A port's settings for the programs: a value of [`MapRole::Ports`].
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub struct PortSettings {
-    /// At most so many bytes of each frame; 0: no such limit.
+    /// Limit on the bytes of each frame; 0: no limit.
     pub snap_len: u32,
     /// Timestamps.
     pub clock: Clock,
@@ -176,8 +176,7 @@ impl PortSettings {
     }
 }
 
-/// What the programs count for a port: the sum over all CPUs of the values of
-/// [`MapRole::Counters`].
+/// A port's counts in the programs: the sum over all CPUs of the values of [`MapRole::Counters`].
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub struct Counters {
     /// Frames put into the ring.

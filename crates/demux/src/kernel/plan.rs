@@ -29,7 +29,7 @@ pub enum KernelBindError {
     /// A limit is reached.
     #[error("the plan in the kernel would have {found} {what}, and {max} is the most")]
     Full {
-        /// What there is too much of.
+        /// The kind of thing whose limit is exceeded.
         what: &'static str,
         /// How much there would be.
         found: usize,
@@ -44,7 +44,7 @@ pub enum KernelBindError {
     Target(Target),
 }
 
-/// Bindings under one key of a coarser subtable are walked: so many at most, as
+/// Limit on the bindings under one key of a coarser subtable, which are walked, as
 /// long as there may be more subtables.
 const RELAXED_KEY_MAX: usize = 64;
 
@@ -81,8 +81,8 @@ pub enum Recompile {
     Required,
 }
 
-/// What to do for a change, in this order: make the maps of a new edition and
-/// fill them; make the writes; load programs and swap them in.
+/// The work for a change, in this order: make the maps of a new edition and fill them; make the
+/// writes; load programs and swap them in.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[must_use]
 pub struct Change {
@@ -103,7 +103,7 @@ pub(super) struct Bound {
     pub(super) entries: Vec<Placed>,
 }
 
-/// What stands in index and store for a binding.
+/// The place of a binding in index and store.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Placed {
     /// An entry of a subtable.
@@ -144,7 +144,7 @@ pub(super) struct PrefilteredArms {
     pub(super) prefilter: Prefilter,
 }
 
-/// What is kept until no frame can be using it.
+/// Memory that is retained until no frame can be using it.
 pub(super) enum Retired {
     Units(u32, u32),
     Entry(u32),
@@ -171,7 +171,7 @@ pub struct KernelPlan {
     pub(super) prefilters: Vec<PrefilteredArms>,
     /// By subtable, the prefilters it stands behind and its arms of them.
     pub(super) prefilter_arms: BTreeMap<u32, Vec<(usize, usize)>>,
-    /// What very many subtables stand behind, in place of trees.
+    /// The pruning before very many subtables, in place of trees.
     pub(super) pruning: Option<Pruning>,
     pub(super) opaque: Vec<OpaqueFilter>,
     /// Programs have the rank of the first.
@@ -261,7 +261,7 @@ impl KernelPlan {
     /// Adds a binding, behind all of equal priority and copy flag.
     ///
     /// # Errors
-    /// If a limit is reached, or the target is none of the kernel's.
+    /// If a limit is reached, or the target is not in the kernel.
     pub fn bind(&mut self, binding: Binding) -> Result<(BindingId, Change), KernelBindError> {
         let index = self.free.last().copied();
         let index = index.unwrap_or(self.bindings.len() as u32);
@@ -356,7 +356,7 @@ impl KernelPlan {
         Ok(self.change(need, renewed))
     }
 
-    /// Tells that all changes up to `epoch` have been applied, with the
+    /// Records that all changes up to `epoch` have been applied, with the
     /// programs they need, and that every frame that was under way in a
     /// program then is through (an RCU grace period has passed since). Ends
     /// filters that were changed, and uses memory again.
@@ -544,7 +544,7 @@ impl KernelPlan {
         Ok(())
     }
 
-    /// Sees to it that so many units and entries fit; `true` if memory had to
+    /// Makes room for this many units and entries; `true` if memory had to
     /// grow for it.
     fn make_room(&mut self, units: u32, entries: u32) -> Result<bool, KernelBindError> {
         if self.image.has_room(units, entries) {

@@ -25,7 +25,7 @@ const CELLS_PER_VALUE: usize = 16;
 /// Units of a prefilter of ranges: 1,024 bytes.
 const RANGE_UNITS: u32 = 16;
 
-/// What a frame is asked for.
+/// The key of a prefilter: a field of the frame.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(super) enum PrefilterKey {
     /// One value.
@@ -59,7 +59,7 @@ pub(super) fn range_bits(expr: &Expr) -> Option<u32> {
 /// How a value is turned into the number of its byte.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum BucketIndex {
-    /// Multiplied by an odd number that nobody knows, and shifted, in 32 bits.
+    /// Multiplied by a secret odd number, and shifted, in 32 bits.
     Hash { factor: u32, shift: u32 },
     /// Shifted: ranges stay ranges.
     Order { shift: u32 },
@@ -77,7 +77,7 @@ pub(super) struct Prefilter {
 }
 
 impl Prefilter {
-    /// How many units a prefilter for so many values takes.
+    /// How many units a prefilter for this many values takes.
     pub(super) fn units_for(prefilter_key: &PrefilterKey, values: usize) -> u32 {
         if let PrefilterKey::Range(expr) = prefilter_key {
             let cells = 1 << range_bits(expr).unwrap_or(0);

@@ -47,7 +47,7 @@ const CELLS_MIN: u32 = 1 << 6;
 const CELLS_MAX: u32 = 1 << 12;
 
 /// Cells for each value of the subtable with the most: a subtable passes by chance for
-/// one value in so many.
+/// one value in `CELLS_PER_VALUE`.
 const CELLS_PER_VALUE: usize = 4;
 
 /// The stream of the cells' hash; subtables have their numbers.
@@ -144,7 +144,7 @@ fn asking_words(asking: &[Option<usize>]) -> Vec<usize> {
     asked.map(|(word, _)| word).collect()
 }
 
-/// Units that so many fields' cells take at most, for so many subtables, and what
+/// Units that this many fields' cells take at most, for this many subtables, and what
 /// there is besides.
 fn units_max(fields: usize, subtables: usize) -> u32 {
     let cell_words = subtables.div_ceil(BITS).next_power_of_two() as u32;
@@ -263,7 +263,7 @@ impl Pruning {
         }
     }
 
-    /// Lets every subtable pass, for programs that still look here and are told
+    /// Lets every subtable pass, for programs that still read this and get
     /// of nothing new; gives the pieces of the store.
     fn open(&self, image: &mut Image) -> Vec<(u32, u32)> {
         for (word, subtables) in (0..).zip(self.subtables.chunks(BITS)) {
@@ -297,7 +297,7 @@ fn is_pruned(subtable: &Subtable, fields: &[Field]) -> bool {
 }
 
 impl KernelPlan {
-    /// Units of the store that pruning so many subtables may take.
+    /// Units of the store that pruning this many subtables may take.
     pub(super) fn pruning_units(&self, subtables: usize) -> u32 {
         if subtables <= PRUNED_MIN {
             return 0;

@@ -1,4 +1,4 @@
-//! What stands in a port's ring: a header, then the frame's bytes.
+//! A record of a port's ring: a header, then the frame's bytes.
 //!
 //! ```text
 //!   0        4        8        12       16       20       24       28       32               40
@@ -104,7 +104,7 @@ pub enum RecordError {
     Cut {
         /// Its length.
         len: usize,
-        /// What it claims.
+        /// The length that the header claims.
         captured: u32,
     },
 }

@@ -14,10 +14,10 @@ pub(super) type Field = (Expr, u32);
 /// Values of a field that count as few.
 const SMALL_VALUES_MAX: usize = 8;
 
-/// Different values of the telling field, at most; with more there is none.
+/// Limit on different values of the split field; with more, a subtable has none.
 const SPLIT_VALUES_MAX: usize = 2_048;
 
-/// What makes a subtable.
+/// The identity of a subtable.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(super) struct Signature {
     pub(super) fields: Vec<Field>,
@@ -29,7 +29,7 @@ pub(super) struct Signature {
     pub(super) narrow: Vec<u32>,
 }
 
-/// The field that tells a subtable's entries best from what else there is.
+/// The field that best distinguishes a subtable's entries from other frames.
 #[derive(Debug)]
 pub(super) struct SplitField {
     pub(super) key: PrefilterKey,
@@ -53,7 +53,7 @@ pub(super) struct Subtable {
     small_values: Vec<Option<BTreeMap<u32, u32>>>,
     /// `None` with too many values.
     pub(super) split: Option<SplitField>,
-    /// What residual tests of its entries use.
+    /// Values that residual tests of its entries use.
     pub(super) values: Vec<Expr>,
     pub(super) entries: usize,
 }
@@ -89,7 +89,7 @@ pub(super) enum GuardState {
 }
 
 impl Subtable {
-    /// Units of the piece of the store that a subtable of so many fields takes.
+    /// Units of the piece of the store that a subtable of this many fields takes.
     pub(super) fn units(fields: &[Field]) -> u32 {
         let (_, lanes) = packed(fields);
         (subtable::FACTORS + 2 * lanes as u32).div_ceil(UNIT_WORDS)
@@ -105,7 +105,7 @@ impl Subtable {
     ) -> Subtable {
         let fields = &name.fields[..];
         let (parts, lanes) = packed(fields);
-        // What stands at one place in all frames is looked at first.
+        // Fields at a fixed offset in all frames are preferred.
         let fixed = |(expr, _): &Field| matches!(expr.ops(), [Op::Load { .. }]);
         let mut guarded: Vec<usize> = (0..fields.len()).collect();
         guarded.sort_by_key(|field| !fixed(&fields[*field]));
@@ -143,7 +143,7 @@ impl Subtable {
         }
     }
 
-    /// What tells most: a field with many values, and many bits; else the
+    /// The most selective field: one with many values, and many bits; else the
     /// range, if there is one; else any field.
     fn best_split(&self) -> Option<PrefilterKey> {
         let field = (0..self.signature.fields.len()).max_by_key(|field| {
@@ -163,7 +163,7 @@ impl Subtable {
         }
     }
 
-    /// Another field than the telling one, if it tells more now.
+    /// A field that is now more selective than the split field, if there is one.
     pub(super) fn resplit(&self) -> Option<PrefilterKey> {
         let known = self.split.as_ref().map(|telling| &telling.key);
         let most = self.best_split()?;
@@ -171,7 +171,7 @@ impl Subtable {
         is_new.then_some(most)
     }
 
-    /// Makes another field the telling one.
+    /// Makes another field the split field.
     pub(super) fn set_split(&mut self, prefilter_key: PrefilterKey, spans: BTreeMap<Span, u32>) {
         self.split = (spans.len() <= SPLIT_VALUES_MAX).then_some(SplitField {
             key: prefilter_key,
@@ -179,7 +179,7 @@ impl Subtable {
         });
     }
 
-    /// What its entries ask for with few values, and these, sorted.
+    /// The keys that its entries compare with few values, and these values, sorted.
     pub(super) fn small_value_keys(&self) -> impl Iterator<Item = (PrefilterKey, Vec<u32>)> {
         let fields = self.signature.fields.iter().zip(&self.small_values);
         fields.filter_map(|(field, few)| {
@@ -216,7 +216,7 @@ impl Subtable {
         Some(spans.map(|(span, count)| (*span, *count)).collect())
     }
 
-    /// What an entry of `values`, and of a range, has in what is asked for.
+    /// The span in a prefilter's key of an entry with `values` and a range.
     pub(super) fn span_of(
         &self,
         prefilter_key: &PrefilterKey,

@@ -87,7 +87,7 @@ pub(super) struct Size {
 }
 
 impl Size {
-    /// For so many lines with keys, a power of two.
+    /// For this many lines with keys, a power of two.
     pub(super) fn for_keys(keys: u32) -> Size {
         Size {
             cells: keys.min(CELLS_MAX),

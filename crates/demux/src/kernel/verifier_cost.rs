@@ -1,4 +1,4 @@
-//! What it takes the kernel's verifier to follow a filter that is opaque.
+//! The kernel verifier's cost of an opaque filter.
 //!
 //! The verifier goes through a program along all paths, and does not go on
 //! along one where it has been before in the same state. A state is what is
@@ -15,7 +15,7 @@ use weir_filter::backend::ebpf::path_jumps;
 use weir_filter::ir::{Cmp, Op, Operand, Program, Term, Value};
 
 /// An estimate of the instructions that the verifier goes through for a
-/// filter, by all states that can be told apart, which is often far too high
+/// filter, by all states that differ, which is often far too high
 /// where it is high at all; it is not followed beyond `most`. 0 if tables hold
 /// the filter, which asks no more of the verifier than its subtables.
 pub fn verifier_cost(filter: &Filter, most: u64) -> u64 {
@@ -74,27 +74,26 @@ fn is_computed_load(program: &Program, value: Value) -> bool {
     matches!(program.op(value), Op::Load { base: Some(_), .. })
 }
 
-/// What a conditional jump on the longest path counts at least: of the 8,192
-/// that the verifier keeps pending, all opaque filters share what the subtables
-/// leave.
+/// Least cost of a conditional jump on the longest path: of the 8,192 jumps that the verifier keeps
+/// pending, all opaque filters share those that the subtables leave.
 const JUMP_STEPS: u64 = 1 << 7;
-/// What each opaque filter counts besides: a plan has room for
+/// Additional cost of each opaque filter: a plan has room for
 /// [`OPAQUE_MAX`](super::limits::OPAQUE_MAX).
 const OPAQUE_COST: u64 = 2_800;
 
-/// What a load at a computed offset on the longest path counts in addition to its jumps. On
-/// Linux without `CAP_PERFMON`, each adds milliseconds to the verifier's time (measured by
+/// Additional cost of a load at a computed offset on the longest path. On Linux without
+/// `CAP_PERFMON`, each adds milliseconds to the verifier's time (measured by
 /// `costly_filters_of_users_do_not_keep_root_waiting` of the broker), more than other jumps.
 const PATH_LOAD_STEPS: u64 = 1 << 12;
-/// What each load at a computed offset counts at least. On Linux without `CAP_PERFMON` it
-/// takes the verifier some 0.26 ms at each hook of tc, whichever paths the loads are on
-/// (measured by `accepted_filters_are_verified_in_good_time` of `weir-link`).
+/// Least cost of each load at a computed offset. On Linux without `CAP_PERFMON` it takes the
+/// verifier some 0.26 ms at each hook of tc, whichever paths the loads are on (measured by
+/// `accepted_filters_are_verified_in_good_time` of `weir-link`).
 const LOAD_STEPS: u64 = 1 << 11;
-/// What a load at a computed offset counts in addition to its instruction: the verifier
-/// goes through the load routine along all of its paths.
+/// Cost of a load at a computed offset beyond its instruction: the verifier follows all paths of
+/// the load routine.
 const COMPUTED_LOAD_STEPS: usize = 64;
 
-/// A comparison, by its block, that tells something of a value.
+/// A comparison, by its block, that proves something of a value.
 type CompareBranch = BTreeSet<(Value, usize)>;
 
 fn steps(program: &Program, most: u64) -> u64 {
@@ -128,8 +127,8 @@ fn steps(program: &Program, most: u64) -> u64 {
     all
 }
 
-/// The value of which a comparison tells something on its first or second
-/// edge: that it is equal tells which, that it differs nothing.
+/// The value of which a comparison proves something on its first or second
+/// edge: equality fixes the value, inequality proves nothing.
 fn compared(term: &Term, taken: usize) -> Option<Value> {
     let Term::Branch { cmp, a, b, .. } = term else {
         return None;
@@ -188,7 +187,7 @@ impl ConstCounts {
     }
 
     /// Of all values together that are still used: each as one of these
-    /// constants, as what a comparison has told, or unknown.
+    /// constants, as a comparison has proven, or unknown.
     fn states(&self, told: &CompareBranch, is_used: impl Fn(Value) -> bool) -> u64 {
         let mut each: BTreeMap<Value, u64> = BTreeMap::new();
         for value in self.several.iter().filter(|value| is_used(**value)) {

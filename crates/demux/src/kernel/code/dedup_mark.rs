@@ -3,7 +3,7 @@
 //! are at both.
 //!
 //! The mark stands in the frame's metadata, which the kernel keeps with it as
-//! far as tc. It is the plan's own: another interface's is none. A driver
+//! far as tc. It is the plan's own: another interface's does not count. A driver
 //! without metadata leaves frames unmarked; during a move they are then seen
 //! twice.
 //!

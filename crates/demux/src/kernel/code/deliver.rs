@@ -1,4 +1,4 @@
-//! What was noted, by rank, into the rings; and the frame's fate.
+//! Delivery of the noted ports, by rank, into their rings; and the frame's verdict.
 
 use super::super::layout::{SLOT_DROP, SLOT_KERNEL, counter, entry, port, scratch};
 use super::super::maps::{Hook, MapRole};
@@ -29,7 +29,7 @@ const RINGBUF_DISCARD_DYNPTR: i32 = 200;
 const DYNPTR_WRITE: i32 = 202;
 const DYNPTR_DATA: i32 = 203;
 
-/// What programs return.
+/// Return values of programs.
 const XDP_PASS: i32 = 2;
 const XDP_DROP: i32 = 1;
 /// On to the next program, and to the stack in the end.
@@ -104,7 +104,7 @@ impl Coder<'_> {
         let drop = match self.hook {
             Hook::Xdp => XDP_DROP,
             Hook::TcIngress => TC_DROP,
-            // What the host sends is never stopped: taking is of what comes.
+            // Frames that the host sends are never stopped: only received frames can be taken.
             Hook::TcEgress => TC_NEXT,
         };
         self.push(Insn::mov32(Reg::R0, drop));
@@ -247,8 +247,8 @@ impl Coder<'_> {
         self.asm.goto(to.next);
     }
 
-    /// What the port asks for: its snap length, clock and wake-ups. A frame
-    /// for which there is nothing to do about them is written at once.
+    /// The port's settings: its snap length, clock and wake-ups. A frame for which they require
+    /// nothing is written at once.
     fn settings(&mut self, to: Continuations) {
         let [full, none_lost, stamped] = [(); 3].map(|()| self.asm.label());
         self.map(Reg::R1, MapRole::Ports);
@@ -442,7 +442,7 @@ impl Coder<'_> {
         if from_head < class {
             self.mov(Reg::R3, CALLEE_SAVED);
             self.add(Reg::R3, i32::from(header) + FROM_HEAD);
-            // Anew, with its bounds: on the stack they would tell paths apart
+            // Anew, with its bounds: on the stack they would keep paths apart
             // that are the same to what follows.
             self.get(op::W, Reg::R4, SCRATCH, field(at::CAPTURED));
             self.branch(op::JGT, Reg::R4, class, discard);
@@ -571,7 +571,7 @@ impl Coder<'_> {
         self.asm.bind(none);
     }
 
-    /// Counts a frame as lost, and gives back what its record would have told
+    /// Counts a frame as lost, and returns what its record would have held
     /// of losses before.
     fn lose(&mut self) {
         let none = self.asm.label();

@@ -205,7 +205,7 @@ impl Coder<'_> {
         self.set(op::H, base, at + 2, Reg::R1);
     }
 
-    /// What the record's header says of the frame, whoever gets it.
+    /// The frame's part of the record's header, for any receiver.
     pub(super) fn record_of_frame(&mut self) {
         let field = |at: i16| scratch::RECORD + at;
         self.reload_len();

@@ -6,7 +6,7 @@
 //! What loops count and remember is in scratch memory, where the verifier
 //! knows nothing of it: so it has seen all of a loop after two rounds, and
 //! the time it takes grows with the length of the program only. `may_goto`
-//! tells it that each loop ends (Linux 6.9).
+//! proves to it that each loop ends (Linux 6.9).
 
 mod candidates;
 mod dedup_mark;
@@ -96,7 +96,7 @@ impl KernelPlan {
     }
 }
 
-/// With at most so many subtables the first half has the second half's code too,
+/// With at most this many subtables the first half has the second half's code too,
 /// at XDP and at tc ingress: a frame is spared the tail call, some 20 ns, and
 /// loading takes some 3 ms more.
 const SINGLE_PROGRAM_MAX: usize = 8;
@@ -250,8 +250,8 @@ impl<'p> Coder<'p> {
         self.push(Insn::store(size, base, at, src));
     }
 
-    /// The frame's length, as the verifier knows nothing of it: what
-    /// comparisons tell it would make it look at the same code again.
+    /// The frame's length, without bounds that the verifier knows: what
+    /// comparisons prove would make it visit the same code again.
     fn reload_len(&mut self) {
         self.get(op::W, LEN, SCRATCH, scratch::LEN);
     }

@@ -11,7 +11,7 @@ use weir_filter::backend::ebpf::{
     Access, EmitError, Fragment, Insn, LoadJumps, Reg, WireLen, emit_fragment, helper, op,
 };
 
-/// What opaque filters leave of the stack to the rest.
+/// Top of the stack that opaque filters leave to the rest.
 const STACK_TOP: i16 = -16;
 
 /// The conditional jumps of [`load_routine`](Coder::load_routine) of which the verifier

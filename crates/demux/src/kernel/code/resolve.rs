@@ -166,7 +166,7 @@ impl Coder<'_> {
         self.push(Insn::alu32(op::MUL, Reg::R3, LOW));
         self.push(Insn::alu32(op::XOR, Reg::R2, Reg::R3));
         // The highest bit of each that is zero now; and, by the borrow of one,
-        // of some with another tag: the key tells.
+        // of some with another tag: the key decides.
         self.push(Insn::alu32(op::MOV, Reg::R1, Reg::R2));
         self.push(Insn::alu32(op::SUB, Reg::R1, LOW));
         self.push(Insn::alu32(op::XOR, Reg::R2, -1));

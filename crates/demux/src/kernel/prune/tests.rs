@@ -1,4 +1,4 @@
-//! What cells say, beside all entries.
+//! The values of cells, compared with all entries.
 
 use super::*;
 use crate::binding::{Binding, BindingId, Target};

@@ -31,7 +31,7 @@ fn tagged(links: u32, key: u32) -> u32 {
     (differ.wrapping_sub(0x1111_1111) & !differ & 0x8888_8888) >> (PLACE_BITS - 1)
 }
 
-/// What a program does, by loads: each step is one.
+/// A step of a program: a load.
 #[derive(Clone, Copy)]
 enum At {
     Home,

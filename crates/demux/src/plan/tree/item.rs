@@ -21,7 +21,7 @@ pub(in crate::plan) struct LaneChecks {
     span: [u32; LANES],
 }
 
-/// What few frames need of an entry of a leaf.
+/// The rarely needed part of an entry of a leaf.
 #[derive(Clone, Copy)]
 pub(in crate::plan) struct Item {
     pub(in crate::plan) name: EntryRef,
