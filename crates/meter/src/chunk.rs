@@ -17,7 +17,7 @@ pub struct ChunkId {
     pub number: u32,
 }
 
-/// What a chunk says of itself and of its period.
+/// The head of a chunk: its identity and its period.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Manifest {
     /// Which chunk.
@@ -44,15 +44,15 @@ pub struct Manifest {
     /// If counts before this period are missing (the machine restarted): from when to when, Unix
     /// nanoseconds.
     pub gap_unix_ns: Option<[i64; 2]>,
-    /// What the metered interfaces themselves counted in the period; empty if that is not known.
+    /// The metered interfaces' own counts of the period; empty if unknown.
     #[serde(default)]
     pub interfaces: Vec<InterfaceCounts>,
     /// SHA-256 of the chunk before this one of the same counter (zero for the first).
     pub previous: [u8; 32],
 }
 
-/// What an interface itself counted in a period, read from the kernel (`struct rtnl_link_stats64`)
-/// with the cuts at its begin and end: an account of the link that weir has no part in.
+/// An interface's own counts of a period, read from the kernel (`struct rtnl_link_stats64`) with
+/// the cuts at its begin and end: an account of the link without a part of weir.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct InterfaceCounts {
     /// The interface's name.
@@ -82,9 +82,9 @@ impl InterfaceCounts {
 /// Some records of one period.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Chunk {
-    /// What it says of itself.
+    /// Its head.
     pub manifest: Manifest,
-    /// What the columns of counts mean.
+    /// The meaning of the columns of counts.
     pub measures: Vec<Measure>,
     /// Names of services, as records number them.
     pub services: Vec<String>,

@@ -70,7 +70,7 @@ pub struct RadiusConfig {
     pub dynamic: Option<SocketAddr>,
     /// The interface on which the exchange of others passes.
     pub sniff: Option<String>,
-    /// A session of which nothing is heard for so long ends, nanoseconds.
+    /// Time without an event, in nanoseconds, after which a session ends.
     pub silence_ns: Option<u64>,
     /// The access servers and proxies that may send requests.
     pub clients: Vec<RadiusClient>,
@@ -158,7 +158,7 @@ pub struct Config {
     pub links: Vec<Link>,
     /// RADIUS accounting, if sessions come from there.
     pub radius: Option<RadiusConfig>,
-    /// How the direction of a captured frame is told.
+    /// How the direction of a captured frame is found.
     pub inside: Inside,
     /// The services, in order.
     pub services: Vec<Service>,
@@ -185,7 +185,7 @@ impl Default for Config {
 }
 
 impl Config {
-    /// What a file has whose keys are all left out.
+    /// The configuration of a file without keys.
     fn empty() -> Config {
         Config {
             counter: "counter".into(),
@@ -217,7 +217,7 @@ impl Config {
         read::read(text, names)
     }
 
-    /// Sessions at most on a live link, with so many subscribers in the list: an eighth more, rounded
+    /// Limit on sessions of a live link, for the number of subscribers in the list: an eighth more, rounded
     /// up to a multiple of [`CAPACITY_LIVE`], unless the file says otherwise.
     pub fn capacity_live(&self, listed: usize) -> usize {
         let enough = (listed + listed / 8).next_multiple_of(CAPACITY_LIVE);
@@ -282,7 +282,7 @@ fn common_services() -> Vec<Service> {
 /// Reads a length of time such as `5m`: a number and `ms`, `s`, `m`, `h` or `d`; in nanoseconds.
 ///
 /// # Errors
-/// What would be right.
+/// The correct form.
 pub fn duration_ns(text: &str) -> Result<u64, String> {
     let digits = text.bytes().take_while(u8::is_ascii_digit).count();
     let (number, unit) = text.split_at(digits);

@@ -50,7 +50,7 @@ pub enum Unit {
     Wire,
 }
 
-/// How the direction of a frame is told if the caller does not say it.
+/// How the direction of a frame is found if the caller does not give it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Inside {
     /// A frame whose source address is in one of these goes up.
@@ -62,7 +62,7 @@ pub enum Inside {
     Sessions,
 }
 
-/// What an engine does.
+/// The settings of an engine.
 #[derive(Debug)]
 pub struct Settings {
     /// The counter's name.
@@ -71,7 +71,7 @@ pub struct Settings {
     pub boot_epoch: u64,
     /// The unit of bytes.
     pub unit: Unit,
-    /// How directions are told; a frame that does not go up goes down.
+    /// How directions are found; a frame that does not go up goes down.
     pub inside: Inside,
     /// Kinds of keys that are looked up.
     pub keys: Vec<KeyKind>,
@@ -123,7 +123,7 @@ pub struct Frame<'a> {
     pub wire_len: u32,
     /// Its link type, as [`Engine::prepare`] numbers it.
     pub link: LinkIndex,
-    /// Its direction; `None` to have it told by [`Settings::inside`].
+    /// Its direction; `None` to have it found by [`Settings::inside`].
     pub direction: Option<Direction>,
     /// The monotonic time, nanoseconds. A time before that of an earlier frame counts as the same.
     pub now_ns: u64,
@@ -136,13 +136,13 @@ pub struct LinkIndex(usize);
 /// An expression that means nothing on a link type: there it accepts no frame.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refusal {
-    /// What the expression is of, as in "service `onnet`".
+    /// The owner of the expression, as in "service `onnet`".
     pub of: String,
     /// Why it is refused; `None` if there are too many link types.
     pub error: Option<expr::Error>,
 }
 
-/// What is compiled for a link type.
+/// The programs for a link type.
 #[derive(Debug)]
 struct Link {
     linktype: LinkType,

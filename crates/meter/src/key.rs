@@ -1,4 +1,4 @@
-//! What tells on a link whose traffic a frame is.
+//! The fields that identify on a link whose traffic a frame is.
 
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -165,7 +165,7 @@ impl fmt::Display for Key {
 pub struct ParseKeyError {
     /// The text, shortened.
     pub text: String,
-    /// What would be one.
+    /// The correct form.
     pub remedy: String,
 }
 

@@ -34,7 +34,7 @@ pub struct LineError {
     pub line: usize,
     /// The column of the field, in bytes, from 1.
     pub column: usize,
-    /// What is wrong, and what would be right.
+    /// The fault, and the correct form.
     pub message: String,
 }
 

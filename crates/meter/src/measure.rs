@@ -83,7 +83,7 @@ pub struct Flows {
     swept_ns: u64,
 }
 
-/// What the packets of a flow have in common.
+/// The common part of a flow's packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct FlowKey {
     addresses: Addresses,

@@ -53,7 +53,7 @@ pub enum Addresses {
     V6(Ipv6Addr, Ipv6Addr),
 }
 
-/// What a frame carries, as far as services by protocol and port see it.
+/// The transport of a frame, as services by protocol and port see it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Transport {
     /// No IP packet.
@@ -80,7 +80,7 @@ pub struct Headers {
     pub pppoe: Option<u16>,
     /// Addresses of the IP packet.
     pub addresses: Option<Addresses>,
-    /// What the packet carries.
+    /// The packet's transport.
     pub transport: Transport,
     /// Bytes of the IP packet; 0 if there is none.
     pub ip_bytes: u32,

@@ -81,7 +81,7 @@ impl Schedule {
     }
 }
 
-/// What a cut says of the period that it ends.
+/// A cut: the end of a period.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Cut {
     /// Number of the period.
@@ -96,7 +96,7 @@ pub struct Cut {
     pub lost_inside: u64,
     /// If counts before this period are missing: from when to when, Unix nanoseconds.
     pub gap_unix_ns: Option<[i64; 2]>,
-    /// What the metered interfaces themselves counted, if that is known.
+    /// The metered interfaces' own counts, if known.
     pub interfaces: Vec<InterfaceCounts>,
 }
 

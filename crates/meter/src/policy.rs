@@ -12,17 +12,17 @@ pub struct Policy {
     pub name: String,
     /// The rates up and down.
     pub rates: [Option<RateLimit>; 2],
-    /// What becomes of packets beyond the rate.
+    /// The outcome of packets beyond the rate.
     pub over: PolicyAction,
     /// Bytes of both directions together that a session may have.
     pub quota_bytes: Option<u64>,
-    /// What becomes of packets when the quota is spent.
+    /// The outcome of packets when the quota is spent.
     pub spent: PolicyAction,
-    /// What the session's access server is asked then.
+    /// The request to the session's access server then.
     pub spent_request: Option<SpentRequest>,
 }
 
-/// What an access server is asked when a session's quota is spent (RFC 5176).
+/// The request to an access server when a session's quota is spent (RFC 5176).
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub enum SpentRequest {
     /// A Disconnect-Request: that it ends the session.
@@ -34,7 +34,7 @@ pub enum SpentRequest {
     },
 }
 
-/// What becomes of packets that a policy does not let pass as they are.
+/// The outcome of packets that a policy does not let pass unchanged.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub enum PolicyAction {
     /// They are dropped.
@@ -66,14 +66,14 @@ pub const QUOTA_BYTES_MAX: u64 = 1 << 60;
 pub const COST_SHIFT: u32 = 20;
 
 impl RateLimit {
-    /// What a byte costs: nanoseconds in units of 2^-[`COST_SHIFT`]; less than 2^40.
+    /// The cost of a byte: nanoseconds in units of 2^-[`COST_SHIFT`]; less than 2^40.
     pub fn cost_of_byte(&self) -> u64 {
         let bits = u128::from(self.bits_per_second.clamp(RATE_BITS[0], RATE_BITS[1]));
         let exact = (8_000_000_000_u128 << COST_SHIFT) + bits / 2;
         (exact / bits) as u64
     }
 
-    /// Nanoseconds that so many bytes take.
+    /// Nanoseconds that this many bytes take.
     pub fn cost_ns(&self, bytes: u64) -> u64 {
         ((u128::from(bytes) * u128::from(self.cost_of_byte())) >> COST_SHIFT) as u64
     }
@@ -92,7 +92,7 @@ pub struct Gcra {
 }
 
 impl Gcra {
-    /// Whether a packet of so many bytes conforms; then the meter is charged.
+    /// Whether a packet of this many bytes conforms; then the meter is charged.
     pub fn charge(&mut self, limit: &RateLimit, now_ns: u64, bytes: u64) -> bool {
         let next = self.tat_ns.max(now_ns) + limit.cost_ns(bytes);
         let conforms = next - now_ns <= limit.tolerance_ns();

@@ -2,7 +2,7 @@
 //!
 //! # Rules
 //!
-//! The configuration lists services in order; each is told by transport ports, by IP protocols, by a
+//! The configuration lists services in order; each is defined by transport ports, by IP protocols, by a
 //! filter expression, or by several of these, of which one is enough. A frame belongs to the first
 //! service in the list that it fits:
 //!
@@ -123,7 +123,7 @@ impl Services {
         self.list.len() + CLASSES.len()
     }
 
-    /// Whether there is none, which is never so.
+    /// Always false: there is at least one service.
     pub fn is_empty(&self) -> bool {
         false
     }

@@ -26,7 +26,7 @@ impl SessionSource {
     }
 }
 
-/// What is known of a session.
+/// The properties of a session.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SessionInfo {
     /// Identifier, unique for the counter. RADIUS repeats Acct-Session-Id after a reboot of the
@@ -34,7 +34,7 @@ pub struct SessionInfo {
     pub id: String,
     /// The subscriber's name.
     pub subscriber: String,
-    /// What the subscriber owns in this session.
+    /// The keys that the subscriber owns in this session.
     pub keys: Vec<Key>,
     /// Class attributes (RFC 2865 §5.25).
     #[serde(default)]
@@ -53,7 +53,7 @@ pub struct SessionInfo {
     pub reported: Option<[u64; 4]>,
 }
 
-/// What happened.
+/// The kind of an event.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", tag = "kind")]
 pub enum SessionEventKind {
@@ -83,7 +83,7 @@ pub struct SessionEvent {
     /// sessions have gained them. `None` if that follows from the events before.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lost: Option<Vec<Key>>,
-    /// What happened.
+    /// The kind.
     #[serde(flatten)]
     pub kind: SessionEventKind,
 }

@@ -44,7 +44,7 @@ pub enum SessionError {
     },
 }
 
-/// What an event has changed.
+/// The changes by an event.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Applied {
     /// The session that began or changed; `None` if sessions ended, or the event named a session
@@ -63,7 +63,7 @@ pub struct Applied {
 /// A session that is known, or has ended in the current period.
 #[derive(Clone, Debug)]
 pub struct Session {
-    /// What is known of it.
+    /// The session's properties.
     pub info: SessionInfo,
     /// When it began, nanoseconds of Unix time.
     pub started_unix_ns: i64,

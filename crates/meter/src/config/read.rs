@@ -149,7 +149,7 @@ pub(super) fn read(text: &str, names: &dyn Names) -> Result<Config, ConfigError>
     Ok(config)
 }
 
-/// What names a policy, and what policies need.
+/// Checks the names of policies, and their requirements.
 fn policy_words(file: &File, config: &mut Config) -> Result<(), ConfigError> {
     if let Some(name) = &file.default_policy {
         let text = name.get_ref();
@@ -315,7 +315,7 @@ fn inside(table: &CaptureTable, has_list: bool, names: &dyn Names) -> Result<Ins
 /// An address or a prefix, with or without pcap-filter's word `net` before it.
 ///
 /// # Errors
-/// What would be right.
+/// The correct form.
 pub fn inside_prefix(text: &str) -> Result<Key, String> {
     let bare = text.strip_prefix("net ").unwrap_or(text).trim();
     let key = bare.parse().ok();

@@ -10,7 +10,7 @@
 //! | Start or Interim-Update after Stop | nothing, if the session of the Stop had begun by then |
 //! | Accounting-On, Accounting-Off | all sessions of the access server end |
 //! | a retransmission, with old or new identifier | nothing new: events are idempotent |
-//! | a session of which nothing is heard for the stated time | it ends |
+//! | a session without an event for the stated time | it ends |
 //!
 //! RADIUS identifies a session by access server and Acct-Session-Id. An access server's name counts
 //! within the client that sent it, which its secret proves: no client touches another's sessions.
@@ -47,7 +47,7 @@ pub const SESSIONS_MAX: usize = 2_000_000;
 
 const SECOND_NS: i64 = 1_000_000_000;
 
-/// What a packet says of accounting.
+/// The accounting part of a packet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Request {
     /// Acct-Status-Type.
@@ -68,7 +68,7 @@ pub struct Request {
     pub has_timestamp: bool,
     /// Acct-Session-Time, nanoseconds.
     pub lasted_ns: i64,
-    /// What the session owns.
+    /// The session's keys.
     pub keys: Vec<Key>,
     /// Filter-Id attributes.
     pub filters: Vec<String>,
@@ -187,7 +187,7 @@ impl Request {
     }
 }
 
-/// What was known of a session, where a later request leaves it out: that has not changed.
+/// Keeps the known properties of a session that a later request leaves out: they have not changed.
 fn keep(info: &mut SessionInfo, known: &SessionInfo) {
     if info.keys.is_empty() {
         info.keys.clone_from(&known.keys);
@@ -205,7 +205,7 @@ fn keep(info: &mut SessionInfo, known: &SessionInfo) {
 /// How identifiers of sessions of RADIUS begin: `radius/CLIENT/SERVER/SESSION/START`.
 const PREFIX: &str = "radius/";
 
-/// What an identifier of a session of RADIUS says.
+/// The parts of a RADIUS session's identifier.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SessionName {
     /// The client's name.
@@ -431,7 +431,7 @@ impl Accounting {
         self.running.len()
     }
 
-    /// What is known of a session that runs: the one of this client, access server and
+    /// The properties of a running session: the one of this client, access server and
     /// Acct-Session-Id.
     pub fn find(&self, client: &str, server: &str, session: &str) -> Option<&SessionInfo> {
         let server = (client.to_owned(), server.to_owned());
@@ -578,7 +578,7 @@ impl Accounting {
         Ok(events)
     }
 
-    /// The session runs. An earlier end with this identity is over: what comes is of this one.
+    /// The session runs. An earlier end with this identity is over: later requests are of this one.
     fn begin(&mut self, identity: Identity, running: Running) {
         self.ended.remove(&identity);
         self.running.insert(identity, running);
@@ -626,7 +626,7 @@ impl Accounting {
     }
 
     /// Takes up an event of the log, after a restart of the program, at the time `now` on the
-    /// monotonic clock. While the program did not run, nothing could be heard: that is no silence.
+    /// monotonic clock. While the program did not run, no event could be received: that is no silence.
     pub fn restore(&mut self, event: &SessionEvent, now: Duration) {
         let parts = |info: &SessionInfo| {
             let (name, started_s) = parts(&info.id)?;
@@ -669,7 +669,7 @@ impl Accounting {
         }
     }
 
-    /// Ends the sessions of which nothing has been heard for this time.
+    /// Ends the sessions without an event for this time.
     pub fn silent(&mut self, now: Duration, limit: Duration) -> Vec<SessionEventKind> {
         let silent = |running: &Running| now.saturating_sub(running.received_at) > limit;
         let mut ended: Vec<_> = self.running.extract_if(|_, it| silent(it)).collect();

@@ -30,7 +30,7 @@ pub const WAITING_MAX: usize = 256;
 /// Bytes of an attribute's value, at most.
 const VALUE_MAX: usize = 253;
 
-/// What became of requests, stable for scripts.
+/// Counts of requests by outcome, stable for scripts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct RequestStats {
     /// Requests that were acknowledged.
@@ -94,7 +94,7 @@ impl Requests {
         }
     }
 
-    /// What became of requests so far.
+    /// Counts of requests so far, by outcome.
     pub fn stats(&self) -> RequestStats {
         let waiting = self.waiting.iter().flatten().count() as u64;
         RequestStats {

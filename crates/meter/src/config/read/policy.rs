@@ -11,7 +11,7 @@ use serde::{Deserialize, Deserializer};
 use std::fmt;
 use toml::Spanned;
 
-/// Without `burst`: what the rate has in this part of a second, but at least so many bytes.
+/// Without `burst`: what the rate has in this part of a second, but at least `BURST_MIN` bytes.
 const BURST_PART: u64 = 10;
 const BURST_MIN: u64 = 16_000;
 
@@ -166,7 +166,7 @@ fn policy(name: &str, value: &Spanned<PolicyTable>) -> Result<Policy, ConfigErro
     })
 }
 
-/// What the access server is asked.
+/// The request to the access server.
 fn request(key: &str, text: &Spanned<String>) -> Result<SpentRequest, ConfigError> {
     let word = text.get_ref().as_str();
     let is_filter = |filter: &str| (1..=FILTER_BYTES_MAX).contains(&filter.len());
