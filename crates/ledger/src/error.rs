@@ -1,4 +1,4 @@
-//! What can go wrong with a store.
+//! Errors of stores.
 
 use std::path::PathBuf;
 use weir_meter::ChunkId;
@@ -11,7 +11,7 @@ pub enum LedgerError {
     Database {
         /// The store's file.
         path: PathBuf,
-        /// What SQLite says.
+        /// SQLite's error.
         source: rusqlite::Error,
     },
     /// The file cannot be read.
@@ -31,7 +31,7 @@ pub enum LedgerError {
         path: PathBuf,
         /// Its layout.
         found: i64,
-        /// What this program reads and writes.
+        /// The version that this program reads and writes.
         known: i64,
     },
     /// The file is a database, but of something else.
@@ -42,7 +42,7 @@ pub enum LedgerError {
     Damaged {
         /// Which one, as far as it is known.
         id: String,
-        /// What is wrong with it.
+        /// The fault.
         why: String,
     },
     /// A chunk with an identity that the store has, and other content.
@@ -61,7 +61,7 @@ pub enum LedgerError {
     Postgres {
         /// The output.
         output: String,
-        /// What the server or its client says.
+        /// The message of the server or its client.
         why: String,
     },
     /// A collector does not take an output's records.
@@ -82,7 +82,7 @@ pub enum LedgerError {
         path: PathBuf,
         /// Which process.
         holder: String,
-        /// What to do.
+        /// The remedy.
         remedy: &'static str,
     },
     /// The file of a lock cannot be made or written.

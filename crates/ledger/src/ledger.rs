@@ -118,7 +118,7 @@ CREATE TABLE filled (
 ALTER TABLE output_file ADD COLUMN given TEXT;
 ";
 
-/// What became of a chunk.
+/// The outcome of a chunk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Accepted {
     /// It is in the ledger now.
@@ -134,7 +134,7 @@ pub enum Accepted {
 pub struct Ledger {
     pub(crate) path: PathBuf,
     pub(crate) db: Connection,
-    /// What the file was when it was opened for reading, if nothing else tells of changes.
+    /// The file's state when it was opened for reading, if nothing else shows changes.
     stamp: Option<Stamp>,
     /// The last chunk when gaps were looked for.
     pub(crate) looked_to: i64,
@@ -212,7 +212,7 @@ impl Ledger {
     /// is full or fails: then nothing has changed.
     pub fn accept(&mut self, encoded: &Encoded) -> Result<(Chunk, Accepted), LedgerError> {
         let chunk = decode(&encoded.bytes)?;
-        // What came with the bytes is not taken on trust.
+        // Values that came with the bytes are checked.
         let hash: [u8; 32] = Sha256::digest(&encoded.bytes).into();
         let error = of(&self.path);
         let transaction = immediate(&mut self.db).map_err(&error)?;
@@ -415,7 +415,7 @@ impl Columns<'_> {
     }
 }
 
-/// What the ledger keeps of an owner: all but what changes from period to period.
+/// The stored part of an owner: all but the values that change from period to period.
 #[derive(Serialize)]
 struct Identity<'a> {
     kind: OwnerKind,

@@ -37,7 +37,7 @@ pub struct Load {
     pub weekly_growth: Option<f64>,
 }
 
-/// What a session used. Directions are up, then down.
+/// The usage of a session. Directions are up, then down.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct SessionUse {
     /// The subscriber.

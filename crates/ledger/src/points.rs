@@ -15,7 +15,7 @@ use weir_meter::{
     Chunk, ChunkId, Direction, Flags, Manifest, Measure, Owner, OwnerKind, Record, Totals,
 };
 
-/// What the records of a counter are for, at its point.
+/// The purpose of a counter's records, at its point.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Role {
     /// They are charged.

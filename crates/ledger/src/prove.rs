@@ -11,7 +11,7 @@ use std::collections::{BTreeMap, HashSet};
 use std::path::PathBuf;
 use weir_meter::{InterfaceCounts, Manifest, Totals};
 
-/// What does not agree.
+/// A difference.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case", tag = "what")]
 pub enum Difference {
@@ -84,7 +84,7 @@ pub struct PeriodProof {
     pub interfaces: Option<InterfaceProof>,
     /// Outputs that have the period whole and agree.
     pub outputs: Vec<String>,
-    /// What does not agree; empty if all does.
+    /// The differences; empty if all agrees.
     pub differences: Vec<Difference>,
 }
 
@@ -97,7 +97,7 @@ fn is_zero(ns: &i64) -> bool {
 /// are read one after the other, and count at places of their own.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct InterfaceProof {
-    /// What each interface counted.
+    /// Each interface's counts.
     pub interfaces: Vec<InterfaceCounts>,
     /// Frames of the metered sides of all interfaces.
     pub frames: u64,
@@ -374,17 +374,17 @@ impl Ledger {
     }
 }
 
-/// What an output was given at a time.
+/// The record of an output's data at a time.
 struct Delivery {
     output: String,
     range: std::ops::RangeInclusive<i64>,
-    /// Empty if the output is none of files, or if there was nothing to write.
+    /// Empty if the output does not write files, or if there was nothing to write.
     path: String,
     /// As JSON; `None` of an earlier version.
     given: Option<String>,
 }
 
-/// What an output was given, and what its files say.
+/// The totals of an output, and those of its files.
 #[derive(Default)]
 struct OutputTotals {
     name: String,

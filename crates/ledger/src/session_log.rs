@@ -96,7 +96,7 @@ impl SessionLog {
         events.collect()
     }
 
-    /// Deletes the events of these numbers, all or none. A number that is not there is none.
+    /// Deletes the events of these numbers, all or none. Missing numbers are skipped.
     ///
     /// # Errors
     ///

@@ -1,4 +1,4 @@
-//! What spools and ledgers have in common as files of SQLite.
+//! The common base of spools and ledgers, which are files of SQLite.
 
 use crate::LedgerError;
 use rusqlite::{Connection, ErrorCode, OpenFlags, Transaction, TransactionBehavior};
@@ -14,11 +14,11 @@ const BUSY: Duration = Duration::from_secs(10);
 
 /// The tables of a kind of store.
 pub(crate) struct Layout {
-    /// What SQLite's `application_id` says of it.
+    /// SQLite's `application_id`.
     pub(crate) application: i64,
     /// The tables of version 1.
     pub(crate) schema: &'static str,
-    /// What makes version 2 of version 1, and so on.
+    /// The statements that make version 2 of version 1, and so on.
     pub(crate) upgrades: &'static [&'static str],
 }
 
@@ -131,7 +131,7 @@ pub(crate) fn open(path: &Path, layout: &Layout) -> Result<Connection, LedgerErr
 }
 
 /// Opens a store for reading, without a need to write to its file or folder. The second value is for
-/// [`Stamp::is_current`], if nothing but that tells whether the store changes meanwhile.
+/// [`Stamp::is_current`], if nothing else shows whether the store changes meanwhile.
 pub(crate) fn open_read(
     path: &Path,
     layout: &Layout,

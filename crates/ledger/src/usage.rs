@@ -23,7 +23,7 @@ pub enum Group {
     Month,
 }
 
-/// What to look for.
+/// A query for usage.
 #[derive(Clone, Debug, Default)]
 pub struct UsageQuery {
     /// Only periods that start at this Unix time in nanoseconds or later.

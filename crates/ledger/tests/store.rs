@@ -323,7 +323,7 @@ fn outputs_appear_whole_and_once_and_agree_with_the_ledger() {
     assert!(proof.holds(), "{proof:#?}");
     assert_eq!(proof.periods[0].outputs, ["billing", "json"]);
     assert_eq!(proof.periods[3].outputs, ["billing"]);
-    // A file that somebody changed, and one that is gone.
+    // A changed file, and a missing one.
     let [csv, json] = [csv, json].map(|files| files[0].path.clone().unwrap());
     let text = fs::read_to_string(&csv).unwrap();
     fs::write(&csv, text.replacen(",10,1000,", ",9,1000,", 1)).unwrap();

@@ -15,7 +15,7 @@ const MESSAGE_LEN_MAX: usize = 64 << 20;
 /// How long the server may take to accept a connection, or to take what is sent.
 const LIMIT: Duration = Duration::from_secs(10);
 
-/// What the server says of itself.
+/// The server's description of itself (INFO).
 #[derive(Clone, Debug, Deserialize)]
 struct Info {
     max_payload: usize,
@@ -40,7 +40,7 @@ pub(super) struct Message {
 #[derive(Debug)]
 pub(super) struct Client {
     stream: TcpStream,
-    /// What was read and is not used.
+    /// Bytes that were read and are not used yet.
     read: Vec<u8>,
     info: Info,
     /// Subjects for answers to this client begin so.
@@ -292,7 +292,7 @@ impl Client {
         }
     }
 
-    /// Exactly so many bytes, of which the last two end the message.
+    /// Exactly this many bytes, of which the last two end the message.
     fn bytes(&mut self, count: usize) -> Result<Vec<u8>, NatsError> {
         let end = Instant::now() + LIMIT;
         while self.read.len() < count {
@@ -355,7 +355,7 @@ mod tests {
         }
     }
 
-    /// What a client makes of a server that says this after the start.
+    /// The client's result with a server that says this after the start.
     fn told(bytes: &'static [u8]) -> Result<Option<Message>, NatsError> {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let url = format!("nats://{}", listener.local_addr().unwrap());

@@ -38,7 +38,7 @@ const BATCH: usize = 32;
 /// A failure of the way by NATS.
 #[derive(Debug, thiserror::Error)]
 pub enum NatsError {
-    /// The URL is none.
+    /// The text is not a URL of a server.
     #[error("`{0}` is no NATS server: give nats://HOST:PORT, or nats://USER:PASSWORD@HOST:PORT")]
     Url(String),
     /// The connection fails.
@@ -58,7 +58,7 @@ pub enum NatsError {
     Large {
         /// Bytes of the chunk.
         bytes: usize,
-        /// What the server takes.
+        /// The server's limit.
         max: usize,
     },
     /// Spool or ledger fail.
@@ -148,7 +148,7 @@ pub struct Shipper {
     sent: HashMap<i64, Instant>,
 }
 
-/// What a shipper has done.
+/// A shipper's counts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Shipped {
     /// Chunks published, again too.
@@ -312,7 +312,7 @@ impl Taker {
         Ok(taken)
     }
 
-    /// Tells the counter that the ledger has the chunk, and the server that it may forget it.
+    /// Informs the counter that the ledger has the chunk, and the server that it may forget it.
     ///
     /// # Errors
     ///
@@ -327,7 +327,7 @@ impl Taker {
         self.client.publish(&taken.reply, "", b"+ACK")
     }
 
-    /// Tells the server that no mediator can use the message: it stays in its spool.
+    /// Informs the server that no mediator can use the message: it stays in its spool.
     ///
     /// # Errors
     ///

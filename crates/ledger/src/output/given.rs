@@ -1,4 +1,4 @@
-//! What an output was given, to be compared with what is found there later.
+//! The record of an output's data, to be compared later with the data at its target.
 
 use crate::prove::{PeriodKey, add};
 use serde::{Deserialize, Serialize};

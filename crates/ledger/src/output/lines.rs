@@ -30,13 +30,13 @@ pub(super) struct Line<'a> {
     pub(super) flags: Flags,
     pub(super) packets: u64,
     pub(super) bytes: u64,
-    /// What the access server says of the session so far in the direction: packets, bytes.
+    /// The access server's counts of the session so far in the direction: packets, bytes.
     pub(super) reported: Option<[u64; 2]>,
     /// The other measures, as a JSON object; empty without any.
     pub(super) more: &'a str,
 }
 
-/// What the lines of a chunk have in common.
+/// The common part of a chunk's lines.
 #[derive(Clone, Debug)]
 pub(super) struct ChunkLine {
     pub(super) counter: String,
@@ -65,7 +65,7 @@ struct OwnerText {
 /// Owners that are remembered from chunk to chunk at most.
 const OWNERS_MAX: usize = 100_000;
 
-/// What reading lines needs from chunk to chunk.
+/// State of reading lines from chunk to chunk.
 #[derive(Default)]
 pub(super) struct Memory {
     owners: HashMap<i64, Rc<OwnerText>>,
@@ -74,7 +74,7 @@ pub(super) struct Memory {
     pub(super) given: Given,
 }
 
-/// Columns that an aggregate is told apart by.
+/// Columns that distinguish aggregates.
 type Group = (
     Option<(u8, String)>,
     Option<(String, String, String, String)>,
@@ -261,7 +261,7 @@ impl Ledger {
         Ok(())
     }
 
-    /// What access servers report of a chunk's sessions: bytes, then packets, each up then down.
+    /// The access servers' counts of a chunk's sessions: bytes, then packets, each up then down.
     fn reported(&self, sequence: i64) -> rusqlite::Result<HashMap<i64, [u64; 4]>> {
         let mut select = self.db.prepare_cached(
             "SELECT owner, bytes_up, bytes_down, packets_up, packets_down FROM reported

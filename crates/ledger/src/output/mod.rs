@@ -114,7 +114,7 @@ impl Target {
     ///
     /// # Errors
     ///
-    /// What is wrong with it.
+    /// The fault of the connection.
     pub fn check_connection(connection: &str) -> Result<(), String> {
         postgres::check(connection)
     }
@@ -132,7 +132,7 @@ pub struct Output {
 }
 
 impl Output {
-    /// The file of the chunks from `first` to `last`; empty if the output is none of files.
+    /// The file of the chunks from `first` to `last`; empty if the output does not write files.
     fn path(&self, first: i64, last: i64) -> PathBuf {
         match &self.target {
             Target::Files { format, folder } => {
@@ -144,10 +144,10 @@ impl Output {
     }
 }
 
-/// What an output was given at a time.
+/// What an output had been given at a time.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Delivered {
-    /// The file; `None` if the output is none of files.
+    /// The file; `None` if the output does not write files.
     pub path: Option<PathBuf>,
     /// The number of records.
     pub records: u64,

@@ -295,7 +295,7 @@ fn long(out: &mut Vec<u8>, value: i64) {
     field(out, &value.to_be_bytes());
 }
 
-/// What is beyond 63 bits is the largest number that PostgreSQL has.
+/// Writes a count; a count beyond 63 bits is the largest number that PostgreSQL has.
 fn count(out: &mut Vec<u8>, value: u64) {
     long(out, i64::try_from(value).unwrap_or(i64::MAX));
 }

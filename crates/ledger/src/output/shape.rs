@@ -5,7 +5,7 @@ use jiff::tz::TimeZone;
 use std::collections::BTreeMap;
 use weir_meter::{Direction, OwnerKind};
 
-/// What an output makes of the ledger's records: filter, then classification, then aggregation.
+/// An output's treatment of the ledger's records: filter, then classification, then aggregation.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Shape {
     /// Which records.
@@ -14,7 +14,7 @@ pub struct Shape {
     pub classes: BTreeMap<String, String>,
     /// The new name of all services that `classes` does not name.
     pub other_class: Option<String>,
-    /// The columns by which the records of a chunk are told apart; the others are empty, and counts are
+    /// The columns by which the records of a chunk are grouped; the others are empty, and counts are
     /// added. `None` for no aggregation.
     pub by: Option<Vec<Column>>,
     /// The spans of time that stand in place of the periods' start and end.
@@ -30,7 +30,7 @@ pub struct Span {
     pub zone: TimeZone,
 }
 
-/// A column by which aggregation tells records apart.
+/// A column by which aggregation groups records.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Column {
     /// Kind of owner and subscriber.

@@ -66,7 +66,7 @@ impl<'a> Columns<'a> {
     }
 }
 
-/// What is read back of a line.
+/// The fields that are read back from a line.
 #[derive(Deserialize)]
 struct Read {
     counter: String,
@@ -80,7 +80,7 @@ struct Read {
 
 /// A text that no spreadsheet takes for a formula: with an apostrophe before it, if it begins with
 /// `=`, `+`, `-`, `@`, a tab, a carriage return, or an apostrophe. So one apostrophe, if there is one,
-/// is to be taken away by whoever reads the cell.
+/// is to be taken away by the reader of the cell.
 fn guarded(text: &str) -> Cow<'_, str> {
     match text.as_bytes().first() {
         Some(b'=' | b'+' | b'-' | b'@' | b'\t' | b'\r' | b'\'') => Cow::Owned(format!("'{text}")),
