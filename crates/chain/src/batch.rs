@@ -57,7 +57,7 @@ impl<'f> Batch<'f> {
     }
 }
 
-/// What a stage sends beside the packets of a batch.
+/// The frames that a stage sends beside the packets of a batch.
 #[derive(Debug, Default)]
 pub struct Output {
     pub(crate) sent: Vec<Sent>,
@@ -112,7 +112,7 @@ impl Output {
         self.push(direction, SentFrame::Dropped(ticket, reason));
     }
 
-    /// What was sent so far, in order.
+    /// The frames that were sent so far, in order.
     pub fn take(&mut self) -> Vec<Sent> {
         std::mem::take(&mut self.sent)
     }

@@ -31,7 +31,7 @@ pub enum ChainError {
     Plan(#[from] BindError),
 }
 
-/// What a stage has counted.
+/// The counts of a stage.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub struct StageCounts {
     /// Packets that the stage got outward and inward, in user space.
@@ -272,13 +272,13 @@ impl Chain {
         due.flatten().min()
     }
 
-    /// What the stages have sent or released since the last call, in order. The
-    /// caller passes it on by [`resume`](Self::resume).
+    /// The frames that the stages have sent or released since the last call, in order. The caller
+    /// passes them on by [`resume`](Self::resume).
     pub fn take_sent(&mut self) -> Vec<Sent> {
         self.output.take()
     }
 
-    /// Tells the stages of an entry that it was last used at `used`; returns
+    /// Informs the stages of an entry that it was last used at `used`; returns
     /// whether it still holds.
     pub fn used(&mut self, entry: &Composed, used: u64) -> bool {
         let stages = self.stages.iter_mut().zip(entry.cookies);

@@ -14,7 +14,7 @@ use crate::{Fate, STAGES_MAX};
 use weir_wire::field::{read_u16, write};
 use weir_wire::{Protocol, checksum};
 
-/// What the kernel does to the frames of a flow, by itself.
+/// The kernel's treatment of the frames of a flow.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Composed {
     /// The flow of the frames as they come.
@@ -25,11 +25,11 @@ pub struct Composed {
     pub is_drop: bool,
     /// The edits.
     pub edits: Edits,
-    /// What each stage remembered, 0 for nothing; see [`Packet::remember`](crate::Packet::remember).
+    /// The cookie of each stage, 0 for none; see [`Packet::remember`](crate::Packet::remember).
     pub cookies: [u64; STAGES_MAX],
 }
 
-/// What an entry does to one frame.
+/// An entry's treatment of one frame.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Outcome {
     /// The frame is sent, with its first `len` bytes.

@@ -66,7 +66,7 @@ const KINDS: &str = "\"mark\", \"drop\", \"police\", \"nat\", \"balance\" or \"i
 pub struct ConfigError {
     /// The byte offset in the text; `None` if unknown.
     pub at: Option<usize>,
-    /// What is wrong, and the remedy.
+    /// The fault and the remedy.
     pub message: String,
 }
 
@@ -117,7 +117,7 @@ struct Balanced {
     reload: Reload<Vec<Server>>,
 }
 
-/// What a stage needs to know beside its configuration.
+/// The surroundings of a stage, beside its configuration.
 #[derive(Clone, Debug)]
 pub struct Context<'a> {
     /// A random number.
@@ -126,7 +126,7 @@ pub struct Context<'a> {
     pub epoch: u64,
     /// The addresses of the outside link: the default pool.
     pub outside: &'a [Ipv4Addr],
-    /// What the file of a stage `ipsec` says, and where changes of it come.
+    /// The content of the file of a stage `ipsec`, and the source of its changes.
     pub ipsec: Option<(&'a weir_esp::Config, ipsec::Reload)>,
 }
 
@@ -261,7 +261,7 @@ impl StageConfig {
     /// Reads a table `[[stage]]`.
     ///
     /// # Errors
-    /// What is wrong, and where.
+    /// The fault and its position.
     pub fn read(
         table: Spanned<DeTable<'_>>,
         names: &dyn Names,

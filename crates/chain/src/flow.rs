@@ -39,7 +39,7 @@ pub struct Flow {
     pub dst_port: u16,
 }
 
-/// What the header of an IP packet says of its endpoints, IP options and first fragments included.
+/// The addresses and ports of an IP packet, IP options and first fragments included.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Endpoints {
     /// The protocol of the payload.

@@ -29,7 +29,7 @@ pub const TCP_CONTROL: u8 = 0x07;
 /// Longest frame that a stage can make, in bytes.
 pub const FRAME_MAX: usize = 65_535 + 18;
 
-/// What becomes of a packet.
+/// The outcome of a packet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Fate {
     /// The next stage gets it; behind the last one it is sent.
@@ -95,8 +95,7 @@ impl AsMut<[u8]> for Bytes<'_> {
     }
 }
 
-/// What the stages have done to a packet, without its bytes: the base goes on
-/// with those.
+/// The edits of a packet by the stages, without its bytes: the base goes on with those.
 #[derive(Clone, Debug)]
 pub struct Trace {
     /// The flow of the frame as it came to the chain.
@@ -108,7 +107,7 @@ pub struct Trace {
 }
 
 impl Trace {
-    /// What becomes of the packet.
+    /// The outcome of the packet.
     pub fn fate(&self) -> Fate {
         self.fate
     }
@@ -145,7 +144,7 @@ impl Trace {
         }
     }
 
-    /// What each stage remembered of the packet, 0 for nothing.
+    /// The cookie of each stage for the packet, 0 for none.
     pub(crate) fn cookies(&self) -> [u64; STAGES_MAX] {
         self.cookies
     }
@@ -223,13 +222,13 @@ impl<'f> Packet<'f> {
         (self.bytes, self.trace)
     }
 
-    /// What becomes of the packet.
+    /// The outcome of the packet.
     #[inline]
     pub fn fate(&self) -> Fate {
         self.trace.fate
     }
 
-    /// What the stages have done so far.
+    /// The edits so far.
     pub fn trace(&self) -> &Trace {
         &self.trace
     }
@@ -522,7 +521,7 @@ impl<'f> Packet<'f> {
 
     /// Keeps the frame out of the batch without a copy, until the stage
     /// releases the ticket to [`Output`](crate::Output); then it goes on with
-    /// the next stage. Whoever holds a frame keeps its memory from others: hold
+    /// the next stage. A held frame keeps its memory from others: hold
     /// a bounded number.
     pub fn hold(&mut self) -> Ticket {
         let ticket = Ticket(self.ticket);

@@ -69,7 +69,7 @@ impl<T> Slots<T> {
         Some(value)
     }
 
-    /// What a handle names, unless it has ended.
+    /// The value of a handle, unless it has ended.
     pub(crate) fn at(&self, handle: Handle) -> Option<&T> {
         let place = self.places.get(handle.at as usize)?;
         place.1.as_ref().filter(|_| place.0 == handle.generation)

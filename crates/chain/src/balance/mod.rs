@@ -2,7 +2,7 @@
 //! port go to one of several servers of the inside.
 //!
 //! A new session goes to the server that Maglev's table has for the client's
-//! address and port; the session keeps it, whatever becomes of the set. A
+//! address and port; the session keeps it, whatever the set is later. A
 //! server that *drains* keeps its sessions and gets no new ones. Servers are
 //! probed by the stage itself, by a connection or by a request of HTTP
 //! (`balance/probe.rs`). A server that does not answer as expected is *down*:
@@ -150,7 +150,7 @@ pub enum BalanceError {
         address: Ipv4Addr,
         /// Its port.
         port: u16,
-        /// What is wrong.
+        /// The fault.
         why: &'static str,
     },
 }

@@ -200,7 +200,7 @@ pub enum NatError {
     Pool {
         /// The address.
         address: Ipv4Addr,
-        /// What is wrong.
+        /// The fault.
         why: &'static str,
     },
     /// A number is out of its range.
@@ -222,7 +222,7 @@ pub enum NatError {
         address: Ipv4Addr,
         /// The port.
         port: u16,
-        /// What is wrong.
+        /// The fault.
         why: &'static str,
     },
 }

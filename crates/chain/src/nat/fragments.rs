@@ -20,7 +20,7 @@ const LIFE: u64 = 60_000_000_000;
 /// Time for which a fragment waits for the first one, in ns.
 const WAIT: u64 = 1_000_000_000;
 
-/// What the fragments of a packet have in common, on one side.
+/// The common part of a packet's fragments, on one side.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(super) struct FragmentKey {
     pub(super) direction: Direction,

@@ -10,7 +10,7 @@ use std::net::Ipv4Addr;
 /// Length of a line, at most, in bytes.
 pub const LINE_MAX: usize = 1024;
 
-/// What is logged; times are those of the calls.
+/// An event of the log; times are those of the calls.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Event {
     Allocated {
@@ -52,7 +52,7 @@ pub enum Kind {
 pub struct Line {
     /// Unix time in ns.
     pub time_ns: u64,
-    /// What happened.
+    /// The event.
     pub event: Kind,
     /// The subscriber's address.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -149,7 +149,7 @@ pub enum LogError {
     Json {
         /// Its number, from 1.
         line: usize,
-        /// What is wrong.
+        /// The fault.
         source: serde_json::Error,
     },
     /// A field is missing.

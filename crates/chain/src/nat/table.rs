@@ -28,7 +28,7 @@ const EXPIRE_MAX: usize = 4096;
 /// Packets after which a session is worth an entry in the kernel.
 const CACHED_FROM: u8 = 3;
 
-/// What a session has seen of TCP.
+/// Signs of a TCP connection that a session has seen.
 mod seen {
     pub(super) const SYN: [u8; 2] = [1, 2];
     pub(super) const FIN: [u8; 2] = [4, 8];
