@@ -96,7 +96,7 @@ impl Keymat {
         self.0.is_empty()
     }
 
-    /// A number that tells keys apart without showing them: the SHA-256 of the
+    /// A number that identifies a key without showing it: the SHA-256 of the
     /// key without its salt.
     pub fn fingerprint(&self) -> [u8; 32] {
         let key = &self.0[..self.0.len().saturating_sub(SALT)];

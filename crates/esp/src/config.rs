@@ -53,7 +53,7 @@ const KEEPALIVE: u64 = 20_000_000_000;
 pub struct ConfigError {
     /// The byte offset in the text; `None` if unknown.
     pub at: Option<usize>,
-    /// What is wrong, and the remedy.
+    /// The fault and the remedy.
     pub message: String,
 }
 
@@ -224,7 +224,7 @@ impl Config {
     /// own, in bytes.
     ///
     /// # Errors
-    /// What is wrong, and where. No message shows a key.
+    /// The fault and its position. No message shows a key.
     pub fn parse(text: &str, names: &dyn Names, mtu: usize) -> Result<Config, ConfigError> {
         let file: File = toml::from_str(text)?;
         let limits = [

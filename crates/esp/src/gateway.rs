@@ -11,7 +11,7 @@ use std::net::IpAddr;
 use weir_wire::field::{read_u16, read_u32, write};
 use weir_wire::{Protocol, udp};
 
-/// What becomes of a packet that leaves.
+/// The outcome of a packet that leaves.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Outward {
     /// It goes on as it is.
@@ -23,7 +23,7 @@ pub enum Outward {
     Drop(&'static str, Option<Vec<u8>>),
 }
 
-/// What becomes of a packet that enters.
+/// The outcome of a packet that enters.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Inward {
     /// It goes on as it is.
@@ -37,7 +37,7 @@ pub enum Inward {
     Drop(&'static str),
 }
 
-/// What a gateway has counted, beside drops.
+/// The counts of a gateway, beside drops.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Counters {
     /// ESP packets made, and the bytes in them.
@@ -204,7 +204,7 @@ impl Gateway {
         Ok(())
     }
 
-    /// What the gateway has counted.
+    /// The counts.
     pub fn counters(&self) -> &Counters {
         &self.counters
     }

@@ -29,7 +29,7 @@ pub const FRAGMENTED_MAX: usize = 4096;
 /// Time for which further fragments are awaited, in ns (RFC 8200 §4.5 has 60 s).
 const FRAGMENTS_AWAITED: u64 = 60_000_000_000;
 
-/// What a policy does with a packet.
+/// A policy's treatment of a packet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Action {
     /// Protects it by the SAs of this tunnel.
@@ -43,9 +43,9 @@ pub enum Action {
 /// A policy.
 #[derive(Clone, Debug)]
 pub struct Policy {
-    /// What it accepts.
+    /// The filter of its packets.
     pub filter: Arc<Program>,
-    /// What it does.
+    /// Its action.
     pub action: Action,
 }
 

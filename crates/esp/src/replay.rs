@@ -30,7 +30,7 @@ pub struct Window {
 }
 
 impl Window {
-    /// A window of so many packets, at least 1 and at most [`WINDOW_MAX`], in
+    /// A window of this many packets, at least 1 and at most [`WINDOW_MAX`], in
     /// which `top` is the highest number that came.
     pub fn new(size: u32, top: u64) -> Window {
         let size = size.clamp(1, WINDOW_MAX);
@@ -41,7 +41,7 @@ impl Window {
             bits: vec![0; words.next_power_of_two()].into(),
         };
         if top > 0 {
-            // What came before is unknown: nothing of it comes again.
+            // Earlier numbers are unknown: none of them is accepted.
             window.bits.fill(u64::MAX);
             window.clear_above();
         }

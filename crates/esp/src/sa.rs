@@ -109,7 +109,7 @@ impl From<Refused> for SaError {
     }
 }
 
-/// What an SA was used for.
+/// The use of an SA.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Usage {
     /// Packets.
@@ -118,7 +118,7 @@ pub struct Usage {
     pub bytes: u64,
 }
 
-/// What both directions have in common.
+/// The common part of both directions.
 #[derive(Debug)]
 pub(crate) struct Common {
     pub(crate) spi: u32,
@@ -189,7 +189,7 @@ pub struct OutboundSa {
     pub(crate) common: Common,
     /// The last number that was sent.
     pub(crate) sequence: u64,
-    /// What the sequence number is combined with to be the IV.
+    /// The mask that makes the IV of the sequence number.
     iv_mask: u64,
 }
 
@@ -215,7 +215,7 @@ impl OutboundSa {
         self.sequence
     }
 
-    /// What it was used for.
+    /// The SA's use.
     pub fn usage(&self) -> Usage {
         self.common.usage
     }
@@ -316,7 +316,7 @@ impl InboundSa {
         self.window.top()
     }
 
-    /// What it was used for.
+    /// The SA's use.
     pub fn usage(&self) -> Usage {
         self.common.usage
     }
@@ -327,7 +327,7 @@ impl InboundSa {
         self.window.take_over(old.window);
     }
 
-    /// Goes on behind what came with the same key.
+    /// Continues the replay window of the same key.
     pub(crate) fn resume(&mut self, top: u64) {
         self.window = Window::new(self.window.size(), self.window.top().max(top));
     }

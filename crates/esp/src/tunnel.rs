@@ -18,7 +18,7 @@ pub const MTU_MIN: usize = 1364;
 /// Hop limit and TTL of what a gateway sends.
 const TTL: u8 = 64;
 
-/// What an ESP packet carries.
+/// The content of an ESP packet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Mode {
     /// A whole IP packet.
@@ -53,7 +53,7 @@ pub struct UdpPorts {
 pub struct Tunnel {
     /// The name in the configuration.
     pub name: String,
-    /// What ESP packets carry.
+    /// The content of ESP packets.
     pub mode: Mode,
     /// This end's address.
     pub local: IpAddr,

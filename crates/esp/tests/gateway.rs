@@ -393,7 +393,7 @@ fn a_packet_too_big_is_fragmented_or_reported_to_its_sender() {
         let fits = packet("10.1.0.5", "10.2.0.6", 0, true, &vec![1; inner_mtu - 28]);
         let esp = sealed(&mut a, 0, &fits);
         assert_eq!(opened(&mut b, 0, &esp), Inward::Opened(fits));
-        // With DF: told.
+        // With DF: an error.
         let mut big = packet("10.1.0.5", "10.2.0.6", 0, true, &vec![1; inner_mtu - 27]);
         let Outward::Drop("too-big", Some(error)) = a.outward(0, &mut big) else {
             panic!("{tunnel}");
@@ -435,7 +435,7 @@ fn a_packet_too_big_is_fragmented_or_reported_to_its_sender() {
     }
 }
 
-/// No error about an error, and not more than so many a second.
+/// No error about an error, and at most the limit a second.
 #[test]
 fn errors_about_size_are_limited() {
     let [mut a, _] = Spec::default().gateways();

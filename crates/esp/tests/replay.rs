@@ -84,7 +84,7 @@ fn at_the_first_and_the_last_number_nothing_is_invented() {
     assert_eq!(window.extend(0xffff_fff0), Some(u64::MAX - 15));
 }
 
-/// A window that begins at a number does not know what came before it.
+/// A window that begins at a number knows no earlier numbers.
 #[test]
 fn a_window_that_goes_on_lets_nothing_old_in() {
     for top in [1, 62, 63, 64, 65, 1 << 32, (1 << 32) - 1] {
