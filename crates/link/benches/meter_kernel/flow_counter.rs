@@ -17,7 +17,7 @@ pub(crate) struct Driver {
 }
 
 impl Driver {
-    /// The least bits of a key's number, so many, choose its port, from [`PORT`]; the others its
+    /// The lowest `PORT_BITS` bits of a key's number choose its port, from [`PORT`]; the others its
     /// address.
     pub(crate) fn new(keys: u32, port_bits: u32, next: Program) -> Driver {
         let state = MapSpec {

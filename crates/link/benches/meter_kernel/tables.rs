@@ -36,7 +36,7 @@ const KIND: Reg = Reg::R7;
 enum Candidate {
     /// Nothing: what the others are net of.
     Base,
-    /// Open addressing, slots of so many bytes, then a cell.
+    /// Open addressing, slots of this many bytes, then a cell.
     Flat(u32),
     /// A kernel hash whose value is the index of a cell.
     HashIndex,

@@ -44,11 +44,11 @@ pub(crate) struct Bed {
 /// be small, since there are many.
 pub(crate) const RING_BYTES: u32 = 1 << 22;
 
-/// So many frames of 60 bytes fit there.
+/// Number of frames of 60 bytes that fit there.
 pub(crate) const FRAMES_MAX: u32 = 20_000;
 
 impl Bed {
-    /// A plan with so many ports, each with a ring of so many bytes; the first
+    /// A plan with this many ports, each with a ring of this many bytes; the first
     /// one's has at least [`RING_BYTES`].
     pub(crate) fn new(hook: Hook, ports: u32, ring_bytes: u32) -> Bed {
         let plan = KernelPlan::new(Options {

@@ -23,8 +23,8 @@ const PORTS: [u32; 4] = [1, 10, 100, 1_000];
 /// Bytes of a port's ring: what one has by itself.
 const RING_BYTES: u32 = 1 << 20;
 
-/// Between two rounds of the reader, as a port's naps are at such a rate: who
-/// looks without a pause takes the ring's lines from who writes them.
+/// Time between two rounds of the reader, as a port waits at such a rate: a reader without pauses
+/// would take the ring's cache lines from the writers.
 const NAP: Duration = Duration::from_micros(200);
 
 const ROUNDS: usize = 7;

@@ -129,12 +129,12 @@ struct Found {
 /// machine spoils a trial and nothing makes one better.
 const ATTEMPTS: u32 = 5;
 
-/// Frames of a trial, for whatever receiver: so many times as many as the
+/// Frames of a trial, for any receiver: this multiple of the
 /// buffer holds of the shortest records there are. So it can make a rate that
 /// is read too slowly look lossless by this part of it at most.
 const BUFFERS: u64 = 16;
 
-/// And at least so many: some hundredths of a second.
+/// Least number of frames: some hundredths of a second.
 const TRIAL_FRAMES_MIN: u64 = 200_000;
 
 fn trial_frames(frame_bytes: usize, buffer_bytes: u32) -> u64 {
@@ -298,7 +298,7 @@ impl Cost {
     }
 }
 
-/// Rates are found in so many rounds, all receivers in turn in each: a
+/// Rates are found in this many rounds, all receivers in turn in each: a
 /// virtual machine has its moods.
 const ROUNDS: usize = 7;
 
@@ -333,7 +333,7 @@ pub(crate) fn rates(way: Arrival, sizes: &[usize], results: &Recorder) -> Result
     Ok(())
 }
 
-/// Millions a second that the sender gives when nobody receives.
+/// Millions of frames a second that the sender sends without a receiver.
 fn sender(way: Arrival, frame_bytes: usize) -> Result<f64> {
     let bench = Bench::new()?;
     let sink = Sink::new(&bench.to, Hook::XdpNative)?;

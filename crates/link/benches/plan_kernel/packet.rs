@@ -101,7 +101,7 @@ pub(crate) fn ring(ifindex: u32, ring_bytes: u32) -> io::Result<OwnedFd> {
     Ok(socket)
 }
 
-/// Reads a ring until told to stop, as libpcap does: a block at a time, and
+/// Reads a ring until stopped, as libpcap does: a block at a time, and
 /// `poll` when there is none.
 pub(crate) fn read(socket: &OwnedFd, ring_bytes: u32, stop: &AtomicBool, count: &AtomicU64) -> u64 {
     const USER: u32 = 1;

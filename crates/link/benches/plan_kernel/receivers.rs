@@ -33,7 +33,7 @@ pub(crate) const XSK: &str = "AF_XDP copy, poll";
 /// The CPU that reads.
 const READING: usize = 1;
 
-/// Whether those who send and read run before all else: not beside others'
+/// Whether the threads that send and read have priority over all others: not beside others'
 /// work, which must go on.
 static REALTIME: AtomicBool = AtomicBool::new(true);
 
@@ -170,7 +170,7 @@ fn xsk(device: &Device, buffer_bytes: u32) -> Result<Receiver> {
     }))
 }
 
-/// A receiver at a device, with a buffer of so many bytes.
+/// A receiver at a device, with a buffer of this many bytes.
 pub(crate) type Make = fn(&Device, u32) -> Result<Receiver>;
 
 pub(crate) const MAKES: [Make; 5] = [

@@ -55,7 +55,7 @@ impl Best {
         }
     }
 
-    /// Nanoseconds of one of so many runs.
+    /// Nanoseconds of one of `RUNS` runs.
     pub(crate) fn ns(self, repeat: u32) -> f64 {
         (self.0[1] - self.0[0]) / f64::from(repeat - Best::FEW)
     }
@@ -108,7 +108,7 @@ struct Cell {
 }
 
 impl Cell {
-    /// For frames of those flows, so many.
+    /// For this many frames of those flows.
     fn new(bed: &Bed, flows: &Flows, frame: Vec<u8>, repeat: u32) -> Cell {
         Cell {
             driver: bed.driver(flows),
@@ -120,7 +120,7 @@ impl Cell {
         }
     }
 
-    /// For what the kernel alone does with so many records, one for each ring in
+    /// For what the kernel alone does with this many records, one for each ring in
     /// turn.
     fn of_rings_alone(bed: &Bed, repeat: u32) -> Cell {
         Cell {
@@ -332,8 +332,8 @@ pub(crate) fn few_ports(ports: u32, results: &Recorder) {
     table.print();
 }
 
-/// Frames between the addresses that the expressions are about: of nobody,
-/// and as they come.
+/// Frames between the addresses of the expressions: frames that match none, and frames as they
+/// come.
 fn strangers(texts: &[String]) -> (Vec<Vec<u8>>, Vec<Vec<u8>>) {
     let filters: Vec<_> = texts.iter().map(|text| filter(text)).collect();
     let is_nobodys = |frame: &Vec<u8>| {

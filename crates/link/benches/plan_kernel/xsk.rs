@@ -123,7 +123,7 @@ impl Xsk {
         unsafe { AtomicU32::from_ptr(self.fill.producer).store(place, Ordering::Release) };
     }
 
-    /// Reads until told to stop.
+    /// Reads until stopped.
     pub(crate) fn read(&self, stop: &AtomicBool, count: &AtomicU64) -> u64 {
         let (mut sum, mut given) = (0_u64, self.chunks);
         // SAFETY: the ring is mapped as long as this lives.

@@ -179,7 +179,7 @@ impl Interface {
     }
 }
 
-/// What an interface itself has counted since it exists (`struct rtnl_link_stats64`).
+/// An interface's own counts since its creation (`struct rtnl_link_stats64`).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct InterfaceCounters {
     /// Frames received.
@@ -238,7 +238,7 @@ impl Interfaces {
         self.with_addresses(&link)
     }
 
-    /// What the interface with that number has counted.
+    /// The counts of the interface with that number.
     ///
     /// # Errors
     /// As for [`named`](Self::named).
@@ -336,7 +336,7 @@ pub fn interfaces() -> Result<Vec<Interface>, InterfaceError> {
     Ok(Interfaces::open()?.all()?)
 }
 
-/// Received frames that the device or the kernel dropped for want of buffers,
+/// Received frames that the device or the kernel dropped for lack of buffers,
 /// since the interface exists. Frames dropped later are counted by the port
 /// that loses them.
 ///

@@ -3,7 +3,7 @@
 //! A process that writes frames to a TAP interface one by one is usually preempted after each
 //! write: the kernel wakes the reader and runs it at once. With one call for several writes, the
 //! reader wakes when all frames are queued.
-#![allow(unsafe_code)] // The kernel is told where bytes lie.
+#![allow(unsafe_code)] // The kernel gets addresses of bytes.
 
 use io_uring::{IoUring, opcode, types};
 use rustix::io::Errno;
@@ -13,7 +13,7 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 /// Largest number of writes in one call.
 const WRITES_MAX: usize = 8;
 /// Number of entries that is asked for: one that no other program asks for, so that a filter of
-/// system calls can tell this ring from a program's own.
+/// system calls can distinguish this ring from a program's own.
 pub const RING_ENTRIES: u32 = 11;
 /// Buffers of each write.
 const IOVECS_PER_WRITE: usize = 3;

@@ -2,7 +2,7 @@
 
 use std::io::{self, ErrorKind, Write};
 
-/// The length of the block at the beginning of these bytes, which are in the output behind so many
+/// The length of the block at the beginning of these bytes, which are in the output behind this many
 /// others.
 pub(super) type BlockLen = fn(&[u8], u64) -> usize;
 

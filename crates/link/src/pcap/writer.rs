@@ -416,7 +416,7 @@ mod tests {
         assert!(matches!(refused, Err(WriteError::NoSecrets)), "{refused:?}");
     }
 
-    /// Takes so many bytes, and then no more.
+    /// Takes this many bytes, and then no more.
     struct Full(Vec<u8>, usize);
 
     impl Write for Full {

@@ -64,7 +64,7 @@ fn a_plan_that_moves_sees_each_frame_once() {
     assert!(sent.frames > 2_000);
 }
 
-/// A frame that generic XDP copies for want of headroom, such as one from the
+/// A frame that generic XDP copies for lack of headroom, such as one from the
 /// other host's stack, arrives at tc without its link-layer header (Linux
 /// 6.18).
 #[test]

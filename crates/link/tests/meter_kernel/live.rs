@@ -25,7 +25,7 @@ const RATE: Rate = Rate::PerSecond(50_000.0);
 const FIRST: Ipv4Addr = Ipv4Addr::new(10, 7, 0, 0);
 const SOURCES: u32 = 200;
 
-/// How long a test waits for what comes soon.
+/// Time limit of a wait for an event that is due.
 const SOON: Duration = Duration::from_secs(20);
 
 fn source(number: u32) -> Ipv4Addr {

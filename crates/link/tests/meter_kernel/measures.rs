@@ -383,7 +383,7 @@ fn an_unknown_key_says_since_when() {
             .iter()
             .all(|it| meter.unknown_since(it.parse().unwrap()).is_empty())
     );
-    // With a session it is none.
+    // With a session it is not unattributed.
     meter.insert(key, 3).unwrap();
     run(&program, &udp(3));
     let rows: Vec<CutOwner> = meter.cut().unwrap().cells().map(|it| it.owner).collect();

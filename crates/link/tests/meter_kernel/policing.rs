@@ -61,7 +61,7 @@ fn policies(rng: &mut Rng) -> Vec<Option<Policy>> {
     policies
 }
 
-/// What becomes of a frame by its row's policy; takes its bytes from the quota.
+/// The outcome of a frame by its row's policy; takes its bytes from the quota.
 fn decide(
     policy: &Policy,
     left: &mut i64,

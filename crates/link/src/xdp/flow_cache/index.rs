@@ -21,10 +21,10 @@ const CELLS_PER_ENTRY: u32 = 2;
 /// Multipliers of the hash: 2^64 divided by the golden ratio, and of MurmurHash3's finaliser.
 pub(super) const MUL_A: u64 = 0x9e37_79b9_7f4a_7c15;
 pub(super) const MUL_B: u64 = 0xff51_afd7_ed55_8ccd;
-/// What a tag is multiplied by: of MurmurHash2.
+/// The multiplier of tags: MurmurHash2's.
 pub(super) const MUL_TAG: i32 = 0x5bd1_e995;
 
-/// What a program needs to know of an index.
+/// The parameters of an index for a program.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::xdp) struct Geometry {
     /// A power of two.

@@ -11,7 +11,7 @@
 //!  vacant ────────► thread's id ──────────────────► died
 //!     ▲               │    ▲                          │
 //!     └───────────────┘    └──────────────────────────┘
-//!          let go              take: tells that it died
+//!          let go              take: reports its death
 //! ```
 #![allow(unsafe_code)] // Locks of the C library in shared memory.
 

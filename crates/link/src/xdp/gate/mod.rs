@@ -37,7 +37,7 @@ pub struct Gate {
     pins: Option<PinDir>,
     adopted: bool,
     host: Option<HostFilter>,
-    /// What counts the frames of each link, by the link's number.
+    /// The meters of each link, by the link's number.
     meters: Vec<MeterStage>,
     /// The programs that were taken over counted in the same meter.
     was_metered: bool,
@@ -279,7 +279,7 @@ impl Gate {
         Ok(())
     }
 
-    /// What counts the frames of a link, for a new program there.
+    /// The meter of a link, for a new program there.
     ///
     /// # Errors
     /// If another process of the same tap counts them: a program of this one would not.

@@ -5,7 +5,7 @@
 //!  0     u64  gate: low half 1 open, 0 shut; high half the epoch
 //!  8     u64  heartbeat: CLOCK_MONOTONIC in ns; 0 asleep, until a frame comes
 //!  16    u64  limit: ns that the heartbeat may be behind
-//!  24    u32  bypass: what becomes of frames while the gate is shut
+//!  24    u32  bypass: the way of frames while the gate is shut
 //!  28    u32  why it is shut
 //!  32    u64  shut because the process died, times
 //!  40    u64  shut because it hung, times

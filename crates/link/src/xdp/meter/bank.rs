@@ -380,12 +380,12 @@ impl Cut<'_> {
         })
     }
 
-    /// What was counted in the period apart from the cells.
+    /// The period's counts apart from the cells.
     pub fn totals(&self) -> Totals {
         self.sums(0)
     }
 
-    /// What was policed in the period, counted apart from the cells.
+    /// The period's counts of policed frames, apart from the cells.
     pub fn policed(&self) -> Totals {
         if self.banks.geometry.polices {
             self.sums(CELL_BYTES as usize)

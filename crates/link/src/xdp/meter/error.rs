@@ -15,23 +15,23 @@ pub enum MeterError {
     /// Sizes that it cannot have.
     #[error("a meter has 1 to {SUBSCRIBERS_MAX} subscribers, keys and unknown keys, not {found}")]
     Size {
-        /// What was asked for.
+        /// The requested number.
         found: u64,
     },
     /// The filter of a service.
-    #[error("the filter of service `{service}` is none: {source}")]
+    #[error("the filter of service `{service}` is wrong: {source}")]
     Filter {
         /// The service's name.
         service: String,
-        /// What is wrong with it.
+        /// The fault.
         source: expr::Error,
     },
     /// The filter of a measure.
-    #[error("the filter of measure `{measure}` is none: {source}")]
+    #[error("the filter of measure `{measure}` is wrong: {source}")]
     Measure {
         /// The measure's name.
         measure: String,
-        /// What is wrong with it.
+        /// The fault.
         source: expr::Error,
     },
     /// The filter of what goes up.

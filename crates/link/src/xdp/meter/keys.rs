@@ -333,7 +333,7 @@ impl Meter {
         Ok(())
     }
 
-    /// Tells the stage which kinds and prefix lengths are in use: the list that is not in force is
+    /// Informs the stage which kinds and prefix lengths are in use: the list that is not in force is
     /// written, then put in force by one store.
     fn use_kinds(&mut self) -> Result<(), MeterError> {
         let mut metas: Vec<u32> = self.used.keys().copied().collect();

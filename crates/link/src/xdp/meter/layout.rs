@@ -137,7 +137,7 @@ pub(super) mod policy {
     pub(in crate::xdp::meter) const METER_BYTES: i16 = 24;
     /// The theoretical arrival time, nanoseconds of the monotonic clock.
     pub(in crate::xdp::meter) const TAT: i16 = 0;
-    /// What a byte costs, in the low bits; above, the quantum of a lease in bytes.
+    /// The cost of a byte, in the low bits; above, the quantum of a lease in bytes.
     pub(in crate::xdp::meter) const COST: i16 = 8;
     pub(in crate::xdp::meter) const COST_BITS: i32 = 40;
     /// How far the time may be behind, nanoseconds.

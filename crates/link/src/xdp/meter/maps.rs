@@ -21,7 +21,7 @@ use weir_wire::LinkType;
 /// Subscribers of one meter, at most; also keys, and unknown keys.
 pub const SUBSCRIBERS_MAX: u32 = 1 << 22;
 
-/// What a meter is to be.
+/// The shape of a meter.
 #[derive(Clone, Copy)]
 pub struct MeterSpec<'a> {
     /// Rows of sessions.
@@ -106,7 +106,7 @@ pub(super) struct Geometry {
     pub(super) polices: bool,
     /// CPUs that have leases.
     pub(super) lease_cpus: u32,
-    /// What measures take.
+    /// The sizes for measures.
     pub(super) shape: Shape,
 }
 
@@ -374,7 +374,7 @@ impl Maps {
         Ok(())
     }
 
-    /// What is pinned, if it is whole.
+    /// Opens the pinned maps, if they are complete.
     pub(super) fn open(folder: &PinFolder) -> Result<Option<(Maps, Geometry)>, MeterError> {
         // An earlier layout has fewer maps.
         if let Some(control) = folder.get(PINS[0])? {

@@ -32,7 +32,7 @@ pub(super) enum Measured {
     Flows { column: i16, at_least: i16 },
 }
 
-/// What measures take of a cell and of a table beside, as the control page states it.
+/// The sizes of measures in a cell and in a table beside, as on the control page.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(super) struct Shape {
     /// A hash of what they are; 0 without any.

@@ -241,7 +241,7 @@ impl Meter {
         }
     }
 
-    /// What was noted for a row, or 0.
+    /// The tag of a row, or 0.
     pub fn tag(&self, row: Row) -> u64 {
         self.tags.load_u64(row as usize, 0).unwrap_or(0)
     }

@@ -8,8 +8,8 @@ use std::sync::atomic::Ordering;
 use weir_meter::Direction;
 use weir_meter::policy::{Policy, PolicyAction, RateLimit};
 
-/// The coarse clock is read where a meter's tolerance is so many of its ticks at least: a bucket that
-/// is full within a tick loses what comes in the rest of the tick (bench `meter_kernel -- policing`).
+/// The coarse clock is read where a meter's tolerance is at least this many of its ticks: a bucket that
+/// is full within a tick loses packets in the rest of the tick (bench `meter_kernel -- policing`).
 const COARSE_TICKS_MIN: u64 = 4;
 
 /// Most bytes that a CPU leases.
@@ -106,7 +106,7 @@ impl Meter {
         (u64::from(limit.burst_bytes) / LEASED_PART / cpus).min(QUANTUM_BYTES_MAX)
     }
 
-    /// What the row's earlier session has leased.
+    /// Ends the leases of the row's earlier session.
     fn end_leases(&self, row: Row) {
         for cpu in 0..self.geometry.lease_cpus {
             let index = (cpu * self.geometry.subscribers + row) as usize;

@@ -1,4 +1,4 @@
-//! What counts in a meter's maps: a part of a gate's program, or a program of its own at tc.
+//! The counting part of a meter: a part of a gate's program, or a program of its own at tc.
 
 use super::Meter;
 use super::error::MeterError;
@@ -38,7 +38,7 @@ pub enum MirrorUp {
     Filter(String),
 }
 
-/// What counts the frames of one direction in a meter, or of both.
+/// The counting of one direction of a meter, or of both.
 #[derive(Clone, Debug)]
 pub struct MeterStage {
     spec: Spec,
@@ -53,7 +53,7 @@ impl Meter {
         self.stage_of(DirectionOf::One(direction))
     }
 
-    /// What counts frames of both directions that come in at one place, such as a mirror port. `up`
+    /// A meter of frames of both directions that are received at one interface, such as a mirror port. `up`
     /// says which go up.
     ///
     /// # Errors

@@ -117,7 +117,7 @@ impl Emit<'_> {
         self.follow(IP + 20 + TCP_CHECKSUM);
         self.asm.goto(done);
         self.asm.bind(udp);
-        // A checksum of zero is none (RFC 768).
+        // A checksum of zero means no checksum (RFC 768).
         self.load(op::H, Reg::R1, IP + 20 + UDP_CHECKSUM);
         self.asm.jump(Insn::jump64(op::JNE, Reg::R1, 0), update);
         self.asm.goto(done);

@@ -66,7 +66,7 @@ impl Kernel {
         self.flows.open_slot(slot, now(), u64::MAX);
     }
 
-    /// What the program does to a frame, and the bytes that it leaves.
+    /// The program's result for a frame, and the bytes that it leaves.
     fn run(&self, frame: &[u8]) -> (i32, Vec<u8>) {
         let mut out = vec![0; 4096];
         let ran = self

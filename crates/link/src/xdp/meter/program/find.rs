@@ -262,7 +262,7 @@ fn begin(asm: &mut Asm, spec: &Spec, map: u16, pages: u32, none: Label) {
 }
 
 /// Passes a number of 32 bits through four bytes of the stack that are no whole slot: what it was
-/// made from does not matter to the verifier any more. It tells apart all values that are known of
+/// made from does not matter to the verifier any more. It distinguishes all values that are known of
 /// what an index into memory was made from, and a hash is made from all fields of a key.
 pub(super) fn lose_track(asm: &mut Asm, number: Reg) {
     asm.extend([

@@ -14,11 +14,11 @@ use weir_filter::backend::ebpf::{Asm, EmitError, Insn, Label, Reg, helper, op};
 use weir_filter::ir::Program as Filter;
 use weir_meter::measure::Gaps;
 
-/// What the routine of flows says.
+/// Results of the routine of flows.
 mod found {
     pub(super) const KNOWN: i32 = 0;
     pub(super) const NEW: i32 = 1;
-    /// It may be new, and there is no room to tell.
+    /// It may be new, and there is no room to record that.
     pub(super) const NO_ROOM: i32 = 2;
 }
 
@@ -101,7 +101,7 @@ impl Emit<'_> {
         self.asm.bind(done);
     }
 
-    /// Counts the time since the packet before; that between the segments of a super-frame is none.
+    /// Counts the time since the packet before; the time between the segments of a super-frame does not count.
     fn gaps(&mut self, columns: i16, last: i16) {
         let [ordered, whole, counted, capped] = [(); 4].map(|()| self.asm.label());
         self.cell();

@@ -9,7 +9,7 @@
 //! ```
 //!
 //! The bank is read once, so that a cell and a total are always of the same bank. Whatever the frame
-//! is, it is counted in exactly one cell. With policies, what becomes of it is decided before it is
+//! is, it is counted in exactly one cell. With policies, its outcome is decided before it is
 //! counted, and done afterwards (police.rs).
 
 mod classify;
@@ -59,7 +59,7 @@ mod stack {
     pub(super) const TRANSPORT_AT: i16 = -152;
     /// Bytes of the frame as the hook has it.
     pub(super) const LENGTH: i16 = -160;
-    /// 0, or what becomes of a frame that was policed.
+    /// 0, or the outcome of a policed frame.
     pub(super) const POLICED: i16 = -168;
     /// The lease of this CPU, or 0.
     pub(super) const LEASE: i16 = -176;
@@ -76,7 +76,7 @@ mod stack {
     pub(super) const CELL: i16 = -224;
     /// The protocol of a fragment.
     pub(super) const FRAGMENT: i16 = -232;
-    /// What the packets of a flow have in common.
+    /// The common part of a flow's packets.
     pub(super) const FLOW: i16 = -280;
     pub(super) const TOP_MEASURES: i16 = -280;
 }
@@ -96,7 +96,7 @@ pub(in crate::xdp) enum At {
     Tc,
 }
 
-/// What a stage is made from.
+/// The parameters of a stage.
 #[derive(Clone, Debug)]
 pub(in crate::xdp) struct Spec {
     pub(super) seed: u64,
@@ -131,7 +131,7 @@ pub(super) enum DirectionOf {
     Each(Up),
 }
 
-/// What says that a frame goes up.
+/// The test for frames that go up.
 #[derive(Clone, Debug)]
 pub(super) enum Up {
     /// Its source is a session's.
@@ -387,7 +387,7 @@ impl Emit<'_> {
         self.asm.jump(Insn::jump64(op::JGT, Reg::R1, END), to);
     }
 
-    /// Has the verifier forget what it knows of fields: it would follow what comes next, look-ups
+    /// Has the verifier forget what it knows of fields: it would follow the code behind, look-ups
     /// above all, once for each combination of values that it knows.
     fn forget(&mut self, fields: &[i16]) {
         self.value_of(Reg::R2, place::CONTROL);

@@ -92,7 +92,7 @@ impl Emit<'_> {
         for (packet, to) in [(packet_v4, v4), (packet_v6, v6)] {
             self.asm.bind(packet);
             // As a number of which the verifier knows no more than its range, so that it follows
-            // what comes next once and not for each number of tags.
+            // the code behind once and not for each number of tags.
             self.push(&[
                 Insn::mov64(Reg::R2, AT),
                 Insn::alu64(op::SUB, Reg::R2, FRAME),
@@ -252,7 +252,7 @@ impl Emit<'_> {
         self.asm.goto(behind_ip);
     }
 
-    /// Skips an extension header; what is none is `behind_ip`.
+    /// Skips an extension header; any other header is `behind_ip`.
     fn extension(&mut self, fragment: Label, portless: Label, behind_ip: Label) {
         let [is_fragment, skip, next] = [(); 3].map(|()| self.asm.label());
         self.jump(op::JEQ, PROTOCOL, 44, skip);

@@ -1,4 +1,4 @@
-//! The policy of a session: whether a frame is within the rate and the quota, and what becomes of it.
+//! The policy of a session: whether a frame is within the rate and the quota, and its outcome.
 //!
 //! ```text
 //!  row ─► policy ─► lease of this CPU ──┐
@@ -37,7 +37,7 @@ const BYTES: Reg = Reg::R8;
 const FLAGS: Reg = Reg::R9;
 
 impl Emit<'_> {
-    /// Stores what becomes of the frame: 0, or an action with its code point.
+    /// Stores the frame's outcome: 0, or an action with its code point.
     pub(super) fn police(&mut self, routines: &Routines) {
         if !self.spec.polices {
             return;
@@ -323,7 +323,7 @@ impl Emit<'_> {
         }
     }
 
-    /// Writes so many bytes, of [`stack::NOW`], at r2 of the frame.
+    /// Writes this many bytes, of [`stack::NOW`], at r2 of the frame.
     fn store_bytes(&mut self, bytes: i32) {
         self.push(&[
             Insn::mov64(Reg::R1, CTX),
