@@ -100,8 +100,8 @@ fn sought_keys_come_to_one_chain_of_the_guessed_table() {
     assert!(guessed.examined() - before > 100);
 }
 
-/// What an attacker's connections cost who looks up one that was there first,
-/// and the attacker's own, in PCBs examined.
+/// The cost of an attacker's connections, in PCBs examined, for the look-up of an earlier
+/// connection and of the attacker's own.
 #[test]
 fn chosen_keys_cost_the_papers_tables_all_and_weir_nothing() {
     let count = 2000_u32;
@@ -110,7 +110,7 @@ fn chosen_keys_cost_the_papers_tables_all_and_weir_nothing() {
             let [theirs, ours] = examined_under_attack(&mut *table, &keys);
             println!("{attack:10} {name:12} attacker {theirs:8.2}, other {ours:8.2}");
             let all = f64::from(count);
-            // Whoever sends from each connection in turn gets the most out of a
+            // An attacker that sends from each connection in turn gets the most out of a
             // list; a hash with a secret leaves a chain's share.
             let bounds = match name {
                 "bsd" | "sequent(1)" => (all / 2.0..=all + 2.0, all..=all + 2.0),

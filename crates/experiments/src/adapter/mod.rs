@@ -1,5 +1,5 @@
-//! What protocols cost where they run: Biersack and Rütsche, "Demultiplexing on
-//! the ATM Adapter" (1996), §4.
+//! The cost of protocols by the place where they run: Biersack and Rütsche, "Demultiplexing on the
+//! ATM Adapter" (1996), §4.
 //!
 //! A client sends, a server sends back, and of each round trip three parts are
 //! measured (figure 6), from the application's call to the link and back:
@@ -92,7 +92,7 @@ struct Frames {
 }
 
 impl Frames {
-    /// What an end has handed to the link.
+    /// The frames that an end has handed to the link.
     fn of(&mut self, end: &mut impl End) {
         self.bytes.clear();
         self.ends.clear();
@@ -141,7 +141,7 @@ pub fn round_trips(
             frames.to(start, server);
             let came = echo(start, server, &mut buffer);
             let spent = (clock() - start) as f64 - look_ns;
-            // What comes after the last byte belongs to no part.
+            // The time after the last byte belongs to no part.
             parts[1] += if echoed < len { spent } else { 0.0 };
             echoed += came;
             frames.of(server);
@@ -187,8 +187,7 @@ fn echo(now_ns: u64, server: &mut impl End, buffer: &mut [u8]) -> usize {
     echoed
 }
 
-/// What two looks at the clock differ by if nothing is between them, at the
-/// least.
+/// Least difference between two readings of the clock with nothing between them.
 fn look_cost(clock: &mut dyn FnMut() -> u64) -> f64 {
     let mut each = || {
         let start = clock();

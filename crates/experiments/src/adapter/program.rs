@@ -47,7 +47,7 @@ const REPORT_LEN: usize = 1 + size_of::<u64>();
 /// Bytes that one call reads at most.
 const BUFFER: usize = 64 << 10;
 
-/// What the client measures.
+/// The quantity that the client measures.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Settings {
     /// The server.

@@ -230,7 +230,7 @@ impl<'a> Bench<'a> {
         Template::from(&self.flow(bytes)).frame
     }
 
-    /// A filter of the stack language with so many instructions: two for each
+    /// A filter of the stack language with this many instructions: two for each
     /// field it compares, and one more. It accepts the flow.
     fn stack_filter(&self, instructions: usize) -> Result<Filter, MeasureError> {
         /// Words of the frame that no frame of the flow differs in.

@@ -16,7 +16,7 @@ pub enum MeasureError {
     /// The source of frames.
     #[error(transparent)]
     Generator(#[from] GeneratorError),
-    /// What drops frames at the far end.
+    /// The far end's program that drops frames.
     #[error(transparent)]
     Sink(#[from] SinkError),
     /// The program at the link.
@@ -58,7 +58,7 @@ pub enum MeasureError {
     /// The process behind the pipe did not count.
     #[error("the receiver said `{said}` and ended ({status})")]
     Receiver {
-        /// What it wrote to its standard output.
+        /// Its standard output.
         said: String,
         /// How it ended.
         status: std::process::ExitStatus,

@@ -9,7 +9,7 @@ use std::time::Duration;
 pub struct Row {
     /// The paper's table.
     pub table: &'static str,
-    /// What is measured.
+    /// The measured quantity.
     pub what: String,
     /// Bytes of a frame.
     pub frame_bytes: Option<usize>,
@@ -60,7 +60,7 @@ pub struct Line {
     pub fixed_ns: f64,
     /// The cost of one more filter.
     pub each_ns: f64,
-    /// What could be chance: two standard errors of the line's slope.
+    /// The noise: two standard errors of the line's slope.
     pub each_noise_ns: f64,
     /// The same of a point: two standard deviations from the line.
     pub noise_ns: f64,
@@ -110,14 +110,14 @@ impl Line {
 pub struct BreakEven {
     /// The name of the filters' [`Kind`].
     pub kind: &'static str,
-    /// What the process costs more, with batches.
+    /// The additional cost of the process, with batches.
     pub margin_ns: f64,
     /// Filters at which the measured cost exceeds that; `None`: not among
     /// those tried.
     pub filters: Option<u32>,
     /// The most that were tried.
     pub tried: u32,
-    /// What so many cost more than one.
+    /// The cost of `n` beyond that of one.
     pub growth_ns: f64,
     /// How much of that could be chance.
     pub noise_ns: f64,

@@ -54,7 +54,7 @@ fn segment_of(packet_bytes: i32) -> i32 {
     packet_bytes - 40
 }
 
-/// Megabytes a second of a source by TCP, with packets of at most so many bytes if given.
+/// Megabytes a second of a source by TCP, with packets of at most this many bytes if given.
 pub(super) fn tcp(
     world: &World,
     settings: &Settings,

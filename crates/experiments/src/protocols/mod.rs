@@ -76,7 +76,7 @@ pub enum Unit {
 pub struct Row {
     /// The paper's table.
     pub table: &'static str,
-    /// What is measured.
+    /// The measured quantity.
     pub what: &'static str,
     /// The paper's figure and its unit; `None` if the paper has no such row.
     pub paper: Option<&'static str>,
@@ -110,7 +110,7 @@ impl Row {
 /// A comparison of two rows that were measured in the same run.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct Ratio {
-    /// What is compared.
+    /// The compared quantity.
     pub what: &'static str,
     /// This machine's ratio: of the best rounds.
     pub now: f64,
@@ -118,7 +118,7 @@ pub struct Ratio {
     pub range: [f64; 2],
     /// The paper's.
     pub paper: Option<f64>,
-    /// What is required, as text; empty if nothing is.
+    /// The requirement, as text; empty if there is none.
     pub required: &'static str,
     /// Whether that holds.
     pub holds: Option<bool>,
@@ -155,7 +155,7 @@ impl Ratio {
     }
 }
 
-/// What an experiment found.
+/// The results of an experiment.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct Figures {
     /// The rows.

@@ -1,4 +1,4 @@
-//! What a stream's server sends: bytes in memory, or a file that is read from the disk (§6.4).
+//! The source of a stream's server: bytes in memory, or a file that is read from the disk (§6.4).
 
 use rustix::fs::{Advice, fadvise};
 use std::fs::{File, remove_file};
@@ -11,7 +11,8 @@ const FILE_LEN: usize = 64 << 20;
 /// Bytes of a read, and of what is sent at once from memory.
 const BLOCK: usize = 64 << 10;
 
-/// What memory has; and a file's blocks, but for their first bytes, which say the block's number.
+/// The content of memory, and of a file's blocks but for their first bytes, which are the block's
+/// number.
 static CONTENT: [u8; BLOCK] = [0xa5; BLOCK];
 
 /// Bytes without end.
@@ -34,7 +35,7 @@ impl Source {
         Ok(Source::File(DiskFile::new()?))
     }
 
-    /// What comes next; at least a byte.
+    /// The next bytes; at least one.
     pub(super) fn next(&mut self) -> io::Result<&[u8]> {
         match self {
             Source::Memory(bytes) => Ok(bytes),
@@ -42,7 +43,7 @@ impl Source {
         }
     }
 
-    /// So many of these bytes are sent.
+    /// Number of these bytes that were sent.
     pub(super) fn consume(&mut self, count: usize) {
         if let Source::File(file) = self {
             file.sent += count;
@@ -114,7 +115,7 @@ mod tests {
         let mut source = Source::disk().unwrap();
         let mut numbers = Vec::new();
         let mut at = 0;
-        // So many bytes at once that their end is in all places of a block.
+        // Enough bytes at once for their end to be in all places of a block.
         while at < FILE_LEN + 2 * BLOCK {
             let next = source.next().unwrap();
             let count = next.len().min(if at % BLOCK < 4 { 1 } else { 9_999 });

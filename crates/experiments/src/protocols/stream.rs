@@ -74,7 +74,7 @@ fn bulk(world: &World, settings: &Settings, source: &mut Source) -> Result<f64, 
     })
 }
 
-/// Measures table 6-6; `begin` is told each step.
+/// Measures table 6-6; `begin` is called with the name of each step.
 ///
 /// # Errors
 /// If something of the measurement fails.
@@ -145,7 +145,7 @@ pub fn bsp(
 pub(super) const LINE: [u8; 64] =
     *b"The quick brown fox jumps over the lazy dog, again and again.\r\n\0";
 
-/// A display that shows so many characters a second.
+/// A display that shows this many characters a second.
 pub(super) struct Display {
     characters: f64,
 }
@@ -172,7 +172,7 @@ impl Display {
     }
 }
 
-/// Measures table 6-7; `begin` is told each step.
+/// Measures table 6-7; `begin` is called with the name of each step.
 ///
 /// # Errors
 /// If something of the measurement fails.

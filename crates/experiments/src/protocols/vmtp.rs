@@ -80,7 +80,7 @@ fn demultiplexed(world: &World, settings: &Settings) -> Result<(f64, f64), Proto
     })
 }
 
-/// Measures tables 6-2 to 6-5; `begin` is told each step.
+/// Measures tables 6-2 to 6-5; `begin` is called with the name of each step.
 ///
 /// # Errors
 /// If something of the measurement fails.

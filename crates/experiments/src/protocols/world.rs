@@ -99,7 +99,7 @@ impl World {
     }
 }
 
-/// What some rounds found.
+/// The results of some rounds.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Measured {
     least_counts: bool,

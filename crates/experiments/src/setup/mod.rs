@@ -55,7 +55,7 @@ const fn server() -> Ipv4Addr {
     Ipv4Addr::new(192, 0, 2, 1)
 }
 
-/// What is run.
+/// The scenario.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Settings {
     /// Connections; 1 to [`CONNECTIONS_MAX`].
@@ -87,7 +87,7 @@ pub enum SetupError {
     Stuck(u32, u32),
 }
 
-/// What came of a run.
+/// The result of a run.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Report {
     /// From the first SYN to the last SYN-ACK at the client, in nanoseconds.
@@ -189,7 +189,7 @@ pub fn run(settings: &Settings, clock: &mut dyn FnMut() -> u64) -> Result<Report
 
 impl Run<'_> {
     /// The hosts learn one another's hardware address by a connection that is
-    /// not counted: SYNs would be lost for want of it.
+    /// not counted: SYNs would be lost without it.
     fn meet(&mut self, address: Ipv4Addr) {
         let local = SocketAddr::new(address.into(), FIRST_PORT - 1);
         let opened = (self.client.stack).tcp_connect((self.clock)(), Some(local), SERVER);
@@ -300,7 +300,7 @@ impl Run<'_> {
     /// The server accepts and reads what there is, and answers.
     fn serve(&mut self, now_ns: u64) {
         let server = &mut self.server;
-        // What is accepted is told of, and read below.
+        // Accepted connections are counted here, and read below.
         while server.stack.tcp_accept(now_ns, self.listener).is_ok() {}
         let mut bytes = [0; 4096];
         while let Some(id) = server.stack.tcp_next_event() {

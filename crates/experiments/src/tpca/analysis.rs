@@ -91,8 +91,8 @@ pub fn sequent_corrected(users: f64, chains: f64, response_s: f64) -> f64 {
     (undisturbed * (1.0 - each) / 2.0 + rest) / 2.0
 }
 
-/// What the equations say of an algorithm. Ours is not in the paper: one PCB
-/// is examined, neglecting tags that agree by chance.
+/// The equations' values of an algorithm. Ours is not in the paper: one PCB is examined, neglecting
+/// tags that agree by chance.
 pub fn cost(algorithm: Algorithm, settings: &Settings) -> Cost {
     let (users, chains) = (f64::from(settings.users), f64::from(settings.chains.get()));
     let response_s = settings.response_s;

@@ -7,7 +7,7 @@ use super::analysis::{
 use super::paper_values::is;
 use super::{Settings, Stated};
 
-/// What an equation gives.
+/// The kind of an equation's value.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Unit {
     /// PCBs of a look-up.
@@ -27,13 +27,13 @@ pub struct Equation {
     pub number: u8,
     /// Its section.
     pub section: &'static str,
-    /// What it gives.
+    /// The value's name.
     pub what: &'static str,
-    /// What it gives for the settings.
+    /// The value for the settings.
     pub value: f64,
     /// The unit of that.
     pub unit: Unit,
-    /// What the paper states for the settings.
+    /// The paper's value for the settings.
     pub stated: Option<Stated>,
 }
 
@@ -101,7 +101,7 @@ pub fn equations(settings: &Settings) -> [Equation; 11] {
     ]
 }
 
-/// What the paper states for 2,000 users: equation, chains (0: any), response time in ms (0: any),
+/// The paper's values for 2,000 users: equation, chains (0: any), response time in ms (0: any),
 /// text, value, section.
 #[rustfmt::skip]
 const STATED: [(u8, u32, u32, &str, f64, &str); 20] = [

@@ -73,7 +73,7 @@ impl Algorithm {
     }
 }
 
-/// What is simulated.
+/// The simulated model.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Settings {
     /// Connections, one a user; 2 to [`USERS_MAX`].
@@ -119,14 +119,14 @@ impl Settings {
         Ok(())
     }
 
-    /// Whether an algorithm is simulated with so many users.
+    /// Whether an algorithm is simulated with this many users.
     pub fn simulates(&self, algorithm: Algorithm) -> bool {
         let list = match algorithm {
             Algorithm::Bsd | Algorithm::Mtf => self.users,
             Algorithm::Sequent => self.users / self.chains,
             Algorithm::Weir => 0,
         };
-        // Each of so many look-ups walks half a list.
+        // Each of this many look-ups walks half a list.
         u64::from(list) * u64::from(self.users) <= u64::from(USERS_LISTS_MAX).pow(2)
     }
 }

@@ -6,7 +6,7 @@ use crate::pcb::{Bsd, Mtf, Sequent};
 use std::net::Ipv4Addr;
 use weir_stack::pcb::{InsertError, Key, Key4, PcbId, Table, Weir};
 
-/// What is simulated: the equations' assumptions, or the users.
+/// The simulated model: the equations' assumptions, or the users.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Method {
     /// The assumptions of §3.
@@ -15,14 +15,14 @@ pub enum Method {
     Users(Workload),
 }
 
-/// Segments before counting starts: everybody has sent several by then.
+/// Segments before counting starts: by then each user has sent several.
 const WARM_UP_EACH: u64 = 8;
 /// Segments that are counted, at least.
 const COUNTED_MIN: u64 = 100_000;
 /// Segments that are counted for each user, at least.
 const COUNTED_EACH: u64 = 4;
 
-/// What an algorithm did.
+/// The results of an algorithm.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Measured {
     /// Examined a look-up. Move-to-front's do not include one's own PCB, as
@@ -175,7 +175,7 @@ pub fn simulate(
     }))
 }
 
-/// What one run counted.
+/// The counts of one run.
 struct Run {
     entries: Count,
     acknowledgments: Count,

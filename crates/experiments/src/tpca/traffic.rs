@@ -5,7 +5,7 @@ use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 use weir_stack::rng::Rng;
 
-/// What users do.
+/// The behaviour of users.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Workload {
     /// TPC/A (§2): think times from a truncated exponential distribution.
@@ -106,9 +106,9 @@ pub(super) struct Users {
     rng: Rng,
     response_ns: u64,
     workload: Workload,
-    /// What comes when, in nanoseconds: user, and whether it is an entry.
+    /// The next arrivals, in nanoseconds: user, and whether it is an entry.
     next: BinaryHeap<Reverse<(u64, u32, bool)>>,
-    /// What is sent again, and how often.
+    /// A repeated arrival, and how often it is repeated.
     again: (Arrival, u32),
 }
 
@@ -120,7 +120,7 @@ fn nanoseconds(seconds: f64) -> u64 {
 impl Users {
     pub(super) fn new(settings: &Settings, workload: Workload) -> Users {
         let mut rng = Rng::new(settings.seed);
-        // Everybody is somewhere in a cycle at first.
+        // At first each user is somewhere in a cycle.
         let cycle_s = THINK_MEAN_S + settings.response_s;
         let start = |user| Reverse((nanoseconds(rng.unit() * cycle_s), user, true));
         let next = (0..settings.users).map(start).collect();
