@@ -182,7 +182,7 @@ fn write_frames(folder: &Path, frames: u64) -> PathBuf {
     })
 }
 
-/// The same, of frames to some of so many ports.
+/// The same, of frames to some of this many ports.
 fn write_frames_to(folder: &Path, frames: u64, ports: u64) -> PathBuf {
     write_udp(&folder.join("few.pcap"), frames, |random| {
         let n = (random >> 32) % ports;

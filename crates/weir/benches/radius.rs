@@ -11,7 +11,7 @@
 //! - `closed loop`: [`WINDOW`] requests are always on their way.
 //! - `5,000 a second`: a request each 200 µs, whatever the server does.
 //! - `attributed`: a Start, and a datagram from the session's address each 20 µs from then on: those
-//!   that are counted as unattributed tell how long it took.
+//!   that are counted as unattributed show how long it took.
 
 use std::collections::HashMap;
 use std::fs;

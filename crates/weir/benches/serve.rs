@@ -168,7 +168,7 @@ impl World {
         self.start(host, weir, ip)
     }
 
-    /// What wrk measures with so many connections.
+    /// What wrk measures with this many connections.
     fn run(&self, server: &Process, ip: &str, connections: usize) -> Run {
         let mut wrk = testenv::program("wrk").expect("it was asked for");
         wrk.limit(Resource::Nofile, FILES_MAX);
@@ -258,7 +258,7 @@ impl Run {
 
 /// Seconds that a core was not idle since the machine started.
 fn busy_s(core: usize) -> f64 {
-    /// USER_HZ, in which the kernel tells these times.
+    /// USER_HZ, the unit of the kernel's times.
     const TICKS_PER_S: f64 = 100.0;
     let text = fs::read_to_string("/proc/stat").expect("procfs");
     let name = format!("cpu{core} ");

@@ -111,7 +111,7 @@ fn settings_that_cannot_be_are_refused() {
 fn a_folder_that_cannot_be_is_refused_at_once() {
     let file = env!("CARGO_BIN_EXE_weir");
     for words in [
-        // Each takes longer than anybody waits.
+        // Each takes longer than the test waits.
         &["setup", "--connections", "1000000", "--chains", "1000000"][..],
         &["tpca", "--users", "4000000"],
         &["adapter", "--trips", "10000000"],
@@ -297,7 +297,7 @@ fn bridges_and_routers_stand_beside_the_papers() {
     let added = &json["calls_added_us"];
     let added = [0, 1, 2].map(|at| added[at].as_f64());
     assert!(added[0] <= added[1] && added[1] <= added[2], "{json}");
-    // The bridge that is measured as NetCounter counts, and knows who sends.
+    // The measured bridge counts as NetCounter does, and knows the senders.
     let counted = &json["net_counter_packets"];
     let of = |key: &str| counted[key].as_u64().unwrap();
     assert!(of("attributed") > 0, "{json}");

@@ -10,7 +10,7 @@ use weir_lab::postgres::Postgres;
 use weir_lab::testenv;
 use weir_ledger::Spool;
 
-/// What writes, syncs, or makes a file appear or go; `sendto` is what a database is told.
+/// What writes, syncs, or makes a file appear or go; `sendto` is a request to a database.
 const CALLS: &str =
     "write,pwrite64,fsync,fdatasync,rename,renameat,unlink,unlinkat,ftruncate,sendto";
 

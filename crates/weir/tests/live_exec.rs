@@ -303,7 +303,7 @@ fn nginx_serves_files_from_one_process() {
     check_owner(&Ended { stderr, ..ended });
 }
 
-/// A killed server's peers are told nothing, but nothing else is left behind: the next one has the
+/// A killed server's peers get nothing, but nothing else is left behind: the next one has the
 /// link at once.
 #[test]
 fn a_signal_ends_the_program_and_frees_the_link() {
@@ -446,7 +446,7 @@ fn handlers_run_with_their_masks_and_a_context() {
     check_owner(&ended);
 }
 
-/// By one line, in which only the word changes. What the host has received tells its mode.
+/// By one line, in which only the word changes. The host's counts show its mode.
 #[test]
 fn each_stack_carries_the_program() {
     let Some(kernel) = bench("exec-stack", &["python3"]) else {

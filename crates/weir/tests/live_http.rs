@@ -181,7 +181,7 @@ fn a_server_says_which_port_it_got_and_logs_what_it_refuses() {
         let said = kernel.run(&line);
         assert!(said.starts_with(b"405"), "{said:?}");
     }
-    // Nobody's request drives the terminal of who reads the log.
+    // No request controls the terminal of a reader of the log.
     kernel.host.run(|| {
         let to = format!("{}:{port}", OURS[0]).parse().unwrap();
         let mut stream = wait::connect(to).unwrap();
@@ -370,7 +370,7 @@ fn a_signal_ends_get() {
     assert!(began.elapsed().as_secs() < 4, "{:?}", began.elapsed());
 }
 
-/// Nobody reads what it has, and one signal is enough.
+/// Its output has no reader, and one signal is enough.
 #[test]
 fn a_signal_ends_get_that_waits_for_its_reader() {
     let Some(kernel) = kernel_with(&["python3"]) else {
@@ -395,7 +395,7 @@ fn get_leaves_the_files_of_others() {
     let _server = python(&kernel, &folder.path(""));
     let url = url(KERNEL[0], 8000, "/1447.bin");
     let (out, beside) = (folder.path("out"), folder.path("out.part"));
-    // One who may not read it, nor write the other.
+    // A user that may not read it, nor write the other.
     let nobodys = |path: &str, mode: u32| {
         fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
         std::os::unix::fs::chown(path, Some(65_534), None).unwrap();
@@ -431,7 +431,7 @@ fn get_writes_to_standard_output_by_its_name() {
     assert!(got.stderr.contains("give a file with -o"), "{got:?}");
 }
 
-/// Nobody gives the host an address.
+/// No server gives the host an address.
 #[test]
 fn get_gives_up_altogether_in_time() {
     let Some(kernel) = kernel() else { return };
@@ -588,7 +588,7 @@ fn connect(kernel: &Kernel, port: u16) -> TcpStream {
     stream
 }
 
-/// Clients that say a byte now and then keep no one from being served, and not
+/// Clients that send a byte now and then keep no other from being served, and not
 /// their own place for ever.
 #[test]
 fn slow_clients_harm_no_other() {

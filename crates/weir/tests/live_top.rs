@@ -29,7 +29,7 @@ fn live_counts_equal_those_of_listen_beside_it() {
     let filter = "udp dst port 53";
     let top = net.weir(&["top", "eth0", filter, "--json"]);
     has_port(&net, &top);
-    // Quiet, since nobody reads its output before it ends.
+    // Quiet, since its output is read only at its end.
     let listen = net.weir(&[
         "listen", "eth0", filter, "--count", "500", "--json", "--quiet",
     ]);

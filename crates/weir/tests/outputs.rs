@@ -431,7 +431,7 @@ fn nfacctd_reads_ipfix() {
         .spawn()
         .unwrap();
     until_listening(port, &mut nfacctd);
-    // What comes before its plugin is ready is lost.
+    // Messages before its plugin is ready are lost.
     let began = Instant::now();
     let has_said = |what: &str| fs::read_to_string(&log).is_ok_and(|log| log.contains(what));
     while !has_said("waiting for NetFlow") || !has_said("cache entries") {

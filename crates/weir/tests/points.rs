@@ -38,7 +38,7 @@ fn meter(folder: &Folder, counter: &str, capture: &[u8]) {
     assert!(run.status.success(), "{run:?}");
 }
 
-/// Tells the ledger of the point.
+/// Gives the ledger the point.
 fn place(folder: &Folder, point: &str) {
     let spool = folder.path("none.spool");
     drop(Spool::open(spool.as_ref()).unwrap());

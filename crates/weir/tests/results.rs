@@ -474,7 +474,7 @@ fn a_signal_ends_the_bench_and_what_it_has_started() {
         began.elapsed() < Duration::from_secs(30),
         "it was waited for"
     );
-    // A signal was sent to it; when it ends, and when who adopts orphans collects its
+    // A signal was sent to it; when it ends, and when the process that adopts orphans collects its
     // status, is the kernel's and the adopter's affair.
     let ended = Instant::now() + Duration::from_secs(30);
     loop {

@@ -217,7 +217,7 @@ fn may_be_server(from: SocketAddr, own_port: u16) -> bool {
 }
 
 /// Ends the loop of a datagram between this server and another at a port that
-/// tells nothing: the datagram comes back again and again, until it is not
+/// says nothing: the datagram comes back again and again, until it is not
 /// answered once. A client that repeats itself loses one in
 /// [`LoopGuard::REPEATS_MAX`].
 struct LoopGuard {
@@ -234,7 +234,7 @@ struct Repeats {
 }
 
 impl LoopGuard {
-    /// Datagrams that are remembered: so many loops at one time are ended.
+    /// Number of remembered datagrams, and so of loops that are ended at one time.
     const ENTRIES: usize = 1 << 14;
     /// Times that a datagram is answered in a row.
     const REPEATS_MAX: u32 = 4096;

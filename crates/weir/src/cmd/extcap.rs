@@ -19,7 +19,7 @@ use weir_wire::LinkType;
 
 /// The name of the link in Wireshark's folder.
 pub(crate) const PROGRAM: &str = "weir-extcap";
-/// What precedes an interface's name in Wireshark's list.
+/// The prefix of an interface's name in Wireshark's list.
 const PREFIX: &str = "weir-";
 
 /// Offer ports to Wireshark, tshark and dumpcap (extcap)

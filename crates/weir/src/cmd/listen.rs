@@ -42,7 +42,7 @@ Examples:
   weir listen eth0 -w ring.pcapng -C 100 -W 10
   weir listen -r ring.pcapng0 'tcp port 443' -w https.pcap
 
-A line a frame: the time of day (UTC), `In` for what comes and `Out` for what the host sends, and
+A line a frame: the time of day (UTC), `In` for received frames and `Out` for sent ones, and
 what `tcpdump -nS` says: ends, protocol, sequence numbers, options, names in DNS, TLS and HTTP; at
 its end the frame's bytes.
 
@@ -51,7 +51,7 @@ want of room in the port's queue.
 
 Exit status: 0; 1 if the interface is gone, frames cannot be written or something else failed;
 2 if the filter, an option or the policy refuses; 129, 130 or 143 after SIGHUP, SIGINT or SIGTERM
-(what came is reported).")]
+(the frames so far are reported).")]
 pub(crate) struct Args {
     /// The interface; `any` is every one that is up, or comes up later, and
     /// that the policy grants

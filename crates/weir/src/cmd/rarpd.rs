@@ -24,7 +24,7 @@ Examples:
   weir rarpd eth0 --ask
 
 Exit status: 0, of a server after a signal too; 1 if the interface or the table cannot be
-used, or nobody answers; 2 if the table is wrong, or the policy refuses; a client's 129, 130 or 143
+used, or no host answers; 2 if the table is wrong, or the policy refuses; a client's 129, 130 or 143
 after SIGHUP, SIGINT or SIGTERM.")]
 pub(crate) struct Args {
     /// The interface

@@ -28,7 +28,7 @@ Examples:
   weir vmtp ping --link port:eth0
   weir vmtp ping 1045@10.0.0.1 --link port:eth0 --count 1000 --json
 
-Exit status: 0, of a server after a signal too; 1 if the link cannot be used, nobody answers, or a
+Exit status: 0, of a server after a signal too; 1 if the link cannot be used, no host answers, or a
 file cannot be read; 2 if an option is wrong, or the policy refuses; a client's 129, 130 or 143
 after SIGHUP, SIGINT or SIGTERM.")]
 pub(crate) struct Args {

@@ -1,4 +1,4 @@
-//! What a host shows at `--metrics`.
+//! A host's `--metrics`.
 
 use crate::report::metrics::{Exposition, label};
 use weir_socket::Net;

@@ -6,7 +6,7 @@ use std::io::{self, Read};
 /// How a body ends.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Length {
-    /// After so many bytes.
+    /// After this many bytes.
     Known(u64),
     /// It says so itself, chunk by chunk.
     Chunked,
@@ -24,7 +24,7 @@ impl Length {
         if to_head || matches!(status, 100..200 | 204 | 304) {
             return Ok(Length::Known(0));
         }
-        // `identity` is none (RFC 7230 §4 took it away).
+        // `identity` is no coding (RFC 7230 §4 removed it).
         let codings = values(fields, "transfer-encoding").flat_map(|all| all.split(|b| *b == b','));
         let codings = codings.map(<[u8]>::trim_ascii);
         let codings: Vec<&[u8]> = codings
@@ -71,7 +71,7 @@ const LINE_LEN_MAX: usize = 16 << 10;
 /// A stream whose first bytes were read with the head.
 pub(crate) struct Body<R> {
     input: R,
-    /// What was read and is not used.
+    /// Bytes that were read and not used yet.
     ahead: Vec<u8>,
     at: usize,
     state: Where,
@@ -79,7 +79,7 @@ pub(crate) struct Body<R> {
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Where {
-    /// So many bytes are left of the whole.
+    /// Number of bytes that remain.
     Left(u64),
     ToTheEnd,
     /// A chunk's size comes; of the first, or after the line that ends one.

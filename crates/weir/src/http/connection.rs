@@ -26,13 +26,13 @@ const BLOCK_LEN_INITIAL: usize = 16 << 10;
 /// more than the first ones, and few blocks are read twice for a client that does.
 const BLOCKS_READ_MIN: usize = 2;
 
-/// What bytes come and go by.
+/// A source and sink of bytes.
 pub(crate) trait Pipe {
     fn poll_read(&self, context: &mut Context<'_>, out: &mut [u8]) -> Poll<io::Result<usize>>;
     fn poll_write(&self, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>>;
 }
 
-/// What a connection is about after its turn.
+/// The state of a connection after its turn.
 #[derive(Debug)]
 pub(crate) enum Turn {
     /// It waits for the client, until its deadline.
@@ -45,7 +45,7 @@ pub(crate) enum Turn {
     Broken,
 }
 
-/// What all connections use in turn.
+/// State that all connections use in turn.
 pub(crate) struct Common<'a> {
     pub(crate) folder: &'a Folder,
     /// Bytes that were just read.
@@ -55,7 +55,7 @@ pub(crate) struct Common<'a> {
     /// Whether no further request is read.
     pub(crate) ends: bool,
     pub(crate) log: &'a dyn Fn(&Answered),
-    /// Whether anybody wants to know what was answered.
+    /// Whether the answer is logged.
     pub(crate) logs: bool,
 }
 
@@ -69,16 +69,16 @@ struct FileRest {
     read_len: usize,
 }
 
-/// See the module.
+/// The state machine of one connection.
 #[derive(Debug)]
 pub(crate) struct Connection {
-    /// What came and was not used.
+    /// Received bytes that were not used yet.
     ahead: Vec<u8>,
     /// How many bytes of it were parsed, and are a part of a head; and how many were
     /// searched for its end.
     parsed: usize,
     searched: usize,
-    /// What is to be sent, and how much of it was.
+    /// Bytes to send, and how many of them were sent.
     out: Vec<u8>,
     sent: usize,
     /// The rest of the answer's file, behind `out`.
@@ -90,7 +90,7 @@ pub(crate) struct Connection {
     blocks_read: usize,
     /// When the client last took bytes of an answer.
     progressed_at: Instant,
-    /// What was answered and is not sent yet.
+    /// Answers that are not sent yet.
     answered: VecDeque<Answered>,
     requests: usize,
     /// Nothing is read any more; once all is sent, it is over.
@@ -119,7 +119,7 @@ impl Connection {
             requests: 0,
             closes: false,
             refused: false,
-            // Who connects and says nothing is as one who does not go on.
+            // A client that connects and says nothing counts as one that stalls.
             deadline: now + HEAD_TIME,
             in_head: false,
         }

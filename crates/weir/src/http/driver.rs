@@ -46,7 +46,7 @@ const SEND_TOTAL: usize = 64 << 20;
 /// windows of congestion and of the client.
 pub(crate) const SEND_BUFFER_INITIAL: usize = 16 << 10;
 
-/// What clients that take their answers slowly may have.
+/// Limits of clients that take their answers slowly.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Limits {
     /// Connections at one time, [`CONNECTIONS_MAX`] at most. A connection beyond them has the place
@@ -87,7 +87,7 @@ impl Pipe for TcpStream {
     }
 }
 
-/// What wakers and the thread share.
+/// State that wakers and the thread share.
 struct Ready {
     /// Numbers of connections; those of listeners are behind all.
     list: Mutex<Vec<usize>>,
@@ -218,7 +218,7 @@ struct Door {
     waker: Waker,
 }
 
-/// See the module.
+/// The thread's connections, deadlines and limits.
 pub(crate) struct Driver<'a> {
     folder: &'a Folder,
     limits: Limits,
@@ -241,7 +241,7 @@ pub(crate) struct Driver<'a> {
 }
 
 impl<'a> Driver<'a> {
-    /// Tells `log` of each answer, if it is to; `memory` returns how many bytes the stack's buffers
+    /// Passes each answer to `log`, if wanted; `memory` returns how many bytes the stack's buffers
     /// have.
     ///
     /// # Errors
@@ -307,7 +307,7 @@ impl<'a> Driver<'a> {
         (0..self.slots.len()).for_each(|number| self.close(number, true));
     }
 
-    /// Whether it was told to end and all have ended.
+    /// Whether its end was requested and all connections have ended.
     pub(crate) fn is_over(&self) -> bool {
         self.ends_at.is_some() && self.free.len() == self.slots.len()
     }

@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 /// by their own name or by a symbolic link.
 pub(crate) struct Folder(OwnedFd);
 
-/// What a path leads to.
+/// The resource of a path.
 pub(crate) enum Resource {
     File(Served),
     /// A folder, whose name lacks the slash at its end.
@@ -110,7 +110,7 @@ impl Folder {
         Ok(Folder(rustix::fs::open(path, flags, Mode::empty())?))
     }
 
-    /// What the path of a request leads to; of a folder its `index.html`.
+    /// The resource of a request's path; of a folder its `index.html`.
     pub(crate) fn find(&self, target: &str) -> Resource {
         let Some(path) = relative(target) else {
             return Resource::Nothing(400);
@@ -128,7 +128,7 @@ impl Folder {
         }
     }
 
-    /// What a path below the folder leads to, without the rules of URLs.
+    /// The resource of a path below the folder, without the rules of URLs.
     pub(crate) fn find_plain(&self, path: &str) -> Resource {
         if path.len() > PATH_LEN_MAX {
             return Resource::Nothing(414);

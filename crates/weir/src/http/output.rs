@@ -22,7 +22,7 @@ pub(crate) enum Output<'a> {
     Partial(PartialFile),
 }
 
-/// What may not be read for as long as it likes: a signal ends the wait.
+/// The destination of a download; a signal ends a blocked write.
 pub(crate) struct Destination<'a> {
     file: File,
     /// `None` for standard output.

@@ -3,7 +3,7 @@
 use super::body::persists;
 use super::{FIELDS_MAX, values};
 
-/// What a client asks for.
+/// A client's request.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Request {
     pub(crate) method: String,
@@ -11,7 +11,7 @@ pub(crate) struct Request {
     pub(crate) target: String,
     /// Which bytes alone are wanted: the field `Range`.
     pub(crate) range: Option<String>,
-    /// What must be so for an answer.
+    /// The request's conditions.
     pub(crate) conditions: Conditions,
     /// Whether the connection stays.
     pub(crate) persists: bool,
@@ -99,7 +99,7 @@ fn path(target: &str) -> &str {
     rest.find('/').map_or("/", |at| &rest[at..])
 }
 
-/// The bytes that a `Range` field asks for, of a resource of so many; `None`
+/// The bytes that a `Range` field asks for, of a resource of this many; `None`
 /// for all of them (RFC 9110 §14), an error if there are none such.
 pub(crate) fn range(field: &str, len: u64) -> Result<Option<std::ops::Range<u64>>, ()> {
     let Some((unit, spec)) = field.split_once('=') else {

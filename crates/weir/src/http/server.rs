@@ -1,4 +1,4 @@
-//! What a server answers.
+//! A server's answers.
 
 use super::files::{Folder, Resource, Served};
 use super::request::{self, Conditions, Request};
@@ -8,7 +8,7 @@ use std::cell::RefCell;
 use std::fs::File;
 use std::io::{self, Seek, SeekFrom};
 
-/// What was answered.
+/// A record of an answer, for the log.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Answered {
     /// Empty if the request was not understood.
@@ -19,7 +19,7 @@ pub(crate) struct Answered {
     pub(crate) bytes: u64,
 }
 
-/// What an answer is made of.
+/// The parts of an answer.
 pub(crate) struct Answer {
     pub(crate) status: u16,
     fields: Vec<(&'static str, String)>,
@@ -42,7 +42,7 @@ impl Answer {
     }
 }
 
-/// What a request is answered with.
+/// The answer to a request.
 pub(crate) fn answer(folder: &Folder, request: &Request) -> Answer {
     if !matches!(request.method.as_str(), "GET" | "HEAD") {
         let mut answer = Answer::of(405);
@@ -112,8 +112,7 @@ fn file(served: Served, request: &Request) -> Answer {
     }
 }
 
-/// What answers instead of the file, in the order of RFC 9110 §13.2.2. Files
-/// have no entity tags.
+/// The answer in place of the file, in the order of RFC 9110 §13.2.2. Files have no entity tags.
 fn status_of(conditions: &Conditions, modified: i64, as_field: &str) -> Option<u16> {
     let Conditions {
         if_match,

@@ -1,4 +1,4 @@
-//! What the system says beside the frames: weir's ports, and which process has which socket.
+//! The system's facts beside the frames: weir's ports, and the process of each socket.
 //!
 //! A thread looks, so that a slow broker or a long `/proc` delays no frame.
 
@@ -29,7 +29,7 @@ pub(crate) struct Owner {
     pub(crate) uid: u32,
 }
 
-/// What the system says at one time.
+/// The system's facts at one time.
 pub(crate) struct Facts {
     /// The open ports, or why they are not known.
     pub(crate) ports: Result<Vec<PortStatus>, String>,

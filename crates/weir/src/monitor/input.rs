@@ -28,7 +28,7 @@ const RECORD_BYTES: u64 = 64;
 /// Interval of requests to the ports' counters and events.
 const POLL_INTERVAL: Duration = Duration::from_millis(500);
 
-/// What a call of [`Input::take_in`] found.
+/// The result of [`Input::take_in`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Came {
     Frames,
@@ -211,7 +211,7 @@ impl Live {
         Ok(Came::Frames)
     }
 
-    /// Pauses after a batch of so many bytes of the fullest queue: longer while batches fill little
+    /// Pauses after a batch of this many bytes of the fullest queue: longer while batches fill little
     /// of it, less while they fill much.
     fn pause_after(&mut self, bytes: u64) {
         const STEP: Duration = Duration::from_micros(100);
@@ -304,7 +304,7 @@ impl Live {
 
     fn count_losses(&mut self, session: &mut Session) {
         let ports = self.ports.iter_mut();
-        // Without a broker the frames alone tell losses.
+        // Without a broker only the frames carry losses.
         let lost = ports.filter_map(|one| one.lost());
         session.model.set_lost_by_port(lost.sum());
     }
@@ -365,7 +365,7 @@ impl OnePort {
 /// How fast a file is replayed.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub(crate) enum Speed {
-    /// So many times as fast as the frames were captured.
+    /// This many times as fast as the frames were captured.
     Times(f64),
     /// As fast as the file can be read.
     Max,

@@ -113,7 +113,7 @@ fn top<K: Copy + Eq + Ord + std::hash::Hash>(
     (rows, rest)
 }
 
-/// What two hosts exchange, in a word.
+/// The protocol of two hosts, in a word.
 pub(crate) fn kind_name(kind: Kind) -> String {
     let protocol = weir_monitor::Protocol {
         ether_type: match kind {

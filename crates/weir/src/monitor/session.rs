@@ -19,7 +19,7 @@ pub(crate) struct Session {
     /// The last message for the user.
     pub(crate) news: Option<String>,
     recorder: Option<Recorder>,
-    /// Why a recording ended early: the command's exit status tells it too.
+    /// Why a recording ended early: the command's exit status says it too.
     failed: Option<CliError>,
     interfaces: Vec<Interface>,
     snap_len: Option<u32>,
@@ -177,7 +177,7 @@ impl Session {
         self.facts = Some(facts);
     }
 
-    /// What the system says; `None` for a file.
+    /// The system's facts; `None` for a file.
     pub(crate) fn facts(&self) -> Option<&Facts> {
         self.facts.as_deref()
     }

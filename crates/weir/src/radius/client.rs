@@ -30,7 +30,7 @@ impl Secret {
                 "all users may read or write it: take that from them with `chmod o= FILE`",
             ));
         }
-        // A line end at its end does not count, and one byte more tells a longer one.
+        // A line end at its end does not count, and one more byte shows a longer one.
         let mut secret = Vec::new();
         file.take(SECRET_LEN_MAX as u64 + 3)
             .read_to_end(&mut secret)

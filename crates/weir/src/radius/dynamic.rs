@@ -41,8 +41,9 @@ const UNSUPPORTED_SERVICE: u32 = 405;
 const INVALID_VALUE: u32 = 407;
 const NO_SESSION: u32 = 503;
 
-/// What a CoA-Request may have: what identifies access server and session (RFC 5176 §3), what it can
-/// change, and what is of the packet alone. All of a CoA-Request is applied, or nothing (§2.2).
+/// The attributes of a CoA-Request: those that identify access server and session (RFC 5176 §3),
+/// those that it can change, and those of the packet alone. All of a CoA-Request is applied, or
+/// nothing (§2.2).
 const COA_ATTRIBUTES: [u8; 23] = [
     attribute::USER_NAME,
     attribute::NAS_IP_ADDRESS,
@@ -69,7 +70,7 @@ const COA_ATTRIBUTES: [u8; 23] = [
     attribute::ORIGINATING_LINE_INFO,
 ];
 
-/// What became of packets, stable for scripts.
+/// Counts of packets by outcome, stable for scripts.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
 pub(crate) struct DynamicStats {
     /// Sessions that were ended.
@@ -113,7 +114,7 @@ impl Dynamic {
         &self.socket
     }
 
-    /// Takes the requests that are there, and adds what becomes of sessions to the batch.
+    /// Takes the requests that are there, and adds the changes of sessions to the batch.
     pub(super) fn receive(
         &mut self,
         clients: &Clients,

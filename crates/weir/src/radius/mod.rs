@@ -10,7 +10,7 @@ pub(crate) use client::{Client, Clients, Secret};
 pub(crate) use server::{Refused, Server, Stats};
 pub(crate) use sniffer::Sniffer;
 
-/// What became of the packets of a server and of a listener, if there is either.
+/// Counts of the packets of a server and of a listener by outcome, if there is either.
 pub(crate) fn stats_of(server: Option<&Server>, sniffer: Option<&Sniffer>) -> Option<Stats> {
     match (server.map(Server::stats), sniffer.map(Sniffer::stats)) {
         (Some(server), Some(sniffer)) => Some(server.and(&sniffer)),

@@ -19,7 +19,7 @@ const BATCH_MAX: usize = 256;
 /// Between two looks for sessions that are silent.
 pub(super) const SILENCE_INTERVAL: Duration = Duration::from_secs(1);
 
-/// What became of packets, stable for scripts.
+/// Counts of packets by outcome, stable for scripts.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
 pub(crate) struct Stats {
     /// Requests answered.
@@ -123,7 +123,7 @@ pub(crate) struct Server {
 }
 
 impl Server {
-    /// Binds the address; sessions of which nothing is heard for `silence` end.
+    /// Binds the address; sessions without an event for `silence` end.
     pub(crate) fn bind(
         address: SocketAddr,
         clients: Clients,

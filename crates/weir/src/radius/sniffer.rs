@@ -87,7 +87,7 @@ fn datagram(frame: &[u8]) -> Option<(SocketAddr, SocketAddr, &[u8])> {
 }
 
 impl Sniffer {
-    /// With a port that has the exchange's frames; sessions of which nothing is heard for `silence`
+    /// With a port that has the exchange's frames; sessions without an event for `silence`
     /// end.
     pub(crate) fn new(
         port: Port,
@@ -114,7 +114,7 @@ impl Sniffer {
         self.accounting.restore(event, self.began.elapsed());
     }
 
-    /// What became of packets; those that were answered are the exchanges that were seen whole.
+    /// Counts of packets by outcome; answered ones are the exchanges that were seen whole.
     pub(crate) fn stats(&self) -> Stats {
         Stats {
             unknown_policies: self.accounting.unknown_policies().0,

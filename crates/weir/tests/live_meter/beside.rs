@@ -87,7 +87,7 @@ fn frames_that_went_by_the_programs_are_a_difference_with_a_name() {
     let running = meter(&net, &folder, &["--keep"]);
     send(&net, 100);
     running.stop();
-    // While the interface is made without programs, what comes is in its own counters alone.
+    // While the interface is made without programs, frames are in its own counters alone.
     let pinned = &super::pins(&net)[0];
     for program in ["meter-in-", "meter-out-"] {
         for entry in fs::read_dir(pinned).unwrap() {

@@ -77,7 +77,7 @@ fn a_session_has_the_policy_that_radius_names_and_changes() {
     let said = change("s3cret", "closed");
     assert!(said.contains("CoA-ACK"), "{said}");
     net.send(9, 50);
-    // The access server goes on to say what it was told at first.
+    // The access server still says what it got at first.
     accounting("Interim-Update", "open");
     net.send(9, 50);
     let said = change("s3cret", "unheard");

@@ -59,7 +59,7 @@ fn counters_of_another_version_go_on_and_the_remedy_is_said() {
     net.send(9, 3);
     running.stop();
     let [_, counted] = packets(&files, "nobody");
-    // What --clean gives up is at most what came since the last period that was recorded.
+    // What --clean gives up are at most the frames since the last period that was recorded.
     assert!((3..=153).contains(&counted), "{counted}");
 }
 

@@ -94,7 +94,7 @@ fn events(answered: Vec<(String, String)>) -> Vec<(String, String)> {
         if status == "Stop" {
             return ended.insert(session.clone());
         }
-        // An Interim-Update may be the first that is heard.
+        // An Interim-Update may be the first event received.
         "Start".clone_into(status);
         !ended.contains(session) && begun.insert(session.clone())
     });

@@ -1,5 +1,5 @@
 //! `--meter` of bridge and router, `weir meter` in the wire and at a mirror port: what the generator
-//! sends is what the records have, whatever becomes of the process that forwards.
+//! sends is what the records have, whatever happens to the process that forwards.
 
 #[path = "../common/mod.rs"]
 mod common;

@@ -252,7 +252,7 @@ fn a_killed_translator_fails_to_drop() {
         }
     }
     assert!(seen > 6, "{seen} frames were seen outside");
-    // Until someone cleans up.
+    // Until it is cleaned up.
     let cleaned = Running::start(&net.r, weir([]), &["nat", "eth0", "eth1", "--clean"]).end();
     assert_eq!(cleaned.code, Some(0), "{cleaned:?}");
 }

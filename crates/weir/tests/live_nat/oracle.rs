@@ -100,7 +100,7 @@ fn without_port(packet: &[u8]) -> Vec<u8> {
     packet
 }
 
-/// Packets of the frames that arrive: so many, or those until none came for a long while.
+/// Packets of the frames that arrive: this many, or those until none came for a long while.
 fn arriving(capture: &OwnedFd, count: usize, wanted: impl Fn(&[u8]) -> bool) -> Vec<Vec<u8>> {
     let (mut out, mut buffer) = (Vec::new(), vec![0; 4096]);
     let mut last = Instant::now();

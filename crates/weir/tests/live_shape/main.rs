@@ -123,7 +123,7 @@ fn send(host: &Host, sources: &[Source], time: Duration) -> Vec<u64> {
 /// Datagrams of about two seconds.
 const EARLY: u64 = 3_500;
 
-/// What came of a sender.
+/// The received frames of a sender.
 #[derive(Default, Debug)]
 struct Got {
     frames: u64,
@@ -133,7 +133,7 @@ struct Got {
     reordered: u64,
 }
 
-/// Receives until nothing comes any more; returns what came of each sender, and the time from
+/// Receives until nothing arrives any more; returns the frames of each sender, and the time from
 /// the first datagram to the last.
 fn receive(socket: &UdpSocket) -> (HashMap<SocketAddr, Got>, Duration) {
     let mut got: HashMap<SocketAddr, Got> = HashMap::new();
@@ -213,7 +213,7 @@ fn the_rate_is_kept_and_no_flow_is_reordered() {
     let class = &report["links"][1]["classes"][0];
     let number = |key: &str| class[key].as_u64().unwrap();
     assert!(number("dropped") > 0, "{report}");
-    // What came in at one link and passes left at the other, or is counted.
+    // Each frame received at one link left at the other, or is counted.
     let [left, right] = [0, 1].map(|link| report["links"][link].clone());
     let came = left["rx_frames"].as_u64().unwrap() - left["not_passed"].as_u64().unwrap();
     let gone = number("frames") + number("dropped") + right["flushed"].as_u64().unwrap();
@@ -341,7 +341,7 @@ fn killed_the_links_stay_joined_until_cleaned() {
     assert_eq!(net.attached(), [false, false]);
 }
 
-/// A hang lets the kernel forward what comes meanwhile: what waited is behind it, and is not sent.
+/// In a hang the kernel forwards arriving frames: queued frames are behind them, and are not sent.
 #[test]
 fn what_waited_through_a_hang_is_not_sent_late() {
     let Some(net) = net() else { return };

@@ -59,7 +59,7 @@ pub(crate) struct Args {
 struct Part {
     /// Its name, and the first words of its command.
     name: &'static str,
-    /// What the page says of it.
+    /// The part's title on the page.
     title: &'static str,
     /// Further words of the command.
     options: &'static [&'static str],
@@ -161,7 +161,7 @@ fn part(text: &str) -> Result<&'static Part, String> {
     found.ok_or_else(|| format!("`{text}` is no part: they are {}", names()))
 }
 
-/// What is known of a part.
+/// The outcome of a part.
 struct Outcome {
     part: &'static Part,
     result: Result<Value, String>,
@@ -343,7 +343,7 @@ fn store(folder: &Path, name: &str, json: &Value) -> Result<(), CliError> {
 /// The JSON of an earlier run; `None` if there is no file.
 ///
 /// # Errors
-/// The file's name, and why it is none.
+/// The file's name, and why it is not such a file.
 fn stored(path: &Path) -> Result<Option<Value>, String> {
     let wrong = |why: &dyn std::fmt::Display| format!("{} is no result: {why}", path.display());
     // Not to wait for a FIFO.

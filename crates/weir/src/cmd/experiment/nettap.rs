@@ -333,7 +333,7 @@ fn listed(sizes: &[usize]) -> String {
 struct Calls {
     /// Medians without and with calls, in µs.
     medians_us: [f64; 2],
-    /// What calls add in each pair, in µs: the least, the median, the most.
+    /// The additional cost of calls in each pair, in µs: the least, the median, the most.
     added_us: [f64; 3],
 }
 
@@ -361,7 +361,7 @@ fn call_pairs(latency: impl Fn(usize) -> Option<f64>) -> Option<Vec<[f64; 2]>> {
     pairs.collect()
 }
 
-/// What was measured in the order of [`calls_order`]; `None` if something of it was not.
+/// The measurements in the order of [`calls_order`]; `None` if one of them is missing.
 fn calls(report: &Report) -> Option<Calls> {
     let latency = |index| {
         let found = report.results.iter().find(|found| found.index == index)?;
@@ -376,10 +376,10 @@ struct Found {
     rows: Vec<Row>,
     /// Medians without and with a call for each frame; the paper: 4.5 more.
     calls_us: Option<[f64; 2]>,
-    /// What the call adds in pairs of measurements: the least, the median, the most.
+    /// The additional cost of the call in pairs of measurements: the least, the median, the most.
     calls_added_us: Option<[f64; 3]>,
     paper_calls_us: f64,
-    /// What the bridge that counts has recorded.
+    /// The records of the bridge that counts.
     net_counter_packets: Counted,
     /// Figure 7.
     #[serde(skip_serializing_if = "Option::is_none")]

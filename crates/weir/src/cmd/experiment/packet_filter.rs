@@ -37,8 +37,8 @@ pub(crate) struct Args {
     #[arg(long)]
     json: bool,
 
-    /// Be the process behind the pipe: frames of so many bytes on standard
-    /// input, in reads of at most so many
+    /// Be the process behind the pipe: frames of this many bytes on standard
+    /// input, in reads of at most this many
     #[arg(long, hide = true, num_args = 2, value_names = ["FRAME", "READ"])]
     receiver: Option<Vec<usize>>,
 }

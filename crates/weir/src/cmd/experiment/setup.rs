@@ -46,7 +46,7 @@ pub(crate) struct Args {
     json: bool,
 }
 
-/// What the paper's text states of a run (§4).
+/// The values of a run in the paper's text (§4).
 #[derive(Serialize, Clone, Copy, Debug)]
 struct Stated {
     setup_s: f64,

@@ -17,7 +17,7 @@ use weir_meter::OwnerKind;
 ///
 /// Needs root. Alice, Bob and a server are hosts of network namespaces that
 /// only this process holds, with a bridge between them, which is `weir meter`:
-/// no interface of this machine is touched. An access server tells the counter
+/// no interface of this machine is touched. An access server informs the counter
 /// by RADIUS who has which address. The bridge is killed while packets pass, and
 /// started again: meanwhile the kernel joins the links, and counts. In the end
 /// the records say what the senders sent, to the packet.
@@ -43,7 +43,7 @@ const PACKET_LEN: u64 = PAYLOAD_LEN as u64 + 28;
 /// Transport ports of the services that are used.
 const SERVICES: [(&str, u16); 2] = [("dns", 53), ("web", 443)];
 
-/// What one subscriber sent of one service, and what was counted for it: packets, then bytes.
+/// One subscriber's traffic of one service, sent and counted: packets, then bytes.
 #[derive(Serialize, Debug, Default, PartialEq, Eq, Clone)]
 struct Usage {
     subscriber: String,
@@ -52,7 +52,7 @@ struct Usage {
     counted: [u64; 2],
 }
 
-/// What happened, stable for scripts.
+/// The results, stable for scripts.
 #[derive(Serialize, Debug)]
 struct Report {
     usage: Vec<Usage>,
@@ -128,7 +128,7 @@ pub(crate) fn run(args: &Args) -> Result<(), CliError> {
     }
 }
 
-/// What was sent, by owner and service.
+/// The sent traffic, by owner and service.
 #[derive(Default)]
 struct Sent(Vec<Usage>);
 

@@ -31,7 +31,7 @@ use weir_lab::rfc2544::{
 /// appended to the file; see `weir lab results`.
 #[derive(clap::Args, Debug)]
 #[command(after_help = "\
-Exit status: 0; 1 if the report tells of faults, a network cannot be made, a tested program does not
+Exit status: 0; 1 if the report has faults, a network cannot be made, a tested program does not
 run or something else failed; 2 if an option or a tested command is wrong; 130 or 143 after SIGINT
 or SIGTERM.")]
 pub(crate) struct Args {

@@ -1,4 +1,4 @@
-//! What `weir mediate` does to a ledger alone: back-up, restoring, erasure, retention, replay.
+//! `weir mediate` on a ledger alone: back-up, restoring, erasure, retention, replay.
 
 use super::Args;
 use super::config::Config;
@@ -11,7 +11,7 @@ use std::io::Write;
 use std::path::Path;
 use weir_ledger::{Ledger, Replay};
 
-/// What was done, stable for scripts; what was not asked for is left out.
+/// The work that was done, stable for scripts; unrequested parts are left out.
 #[derive(Default, Serialize)]
 struct Done<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]

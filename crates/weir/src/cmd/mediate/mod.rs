@@ -123,7 +123,7 @@ const TAKE_MAX: Duration = Duration::from_secs(10);
 /// Between two attempts to reach the server of an output, or of NATS.
 const RETRY_INTERVAL: Duration = Duration::from_secs(5);
 
-/// What was done, stable for scripts.
+/// The work that was done, stable for scripts.
 #[derive(Default, Serialize)]
 struct Done {
     /// Chunks inserted into the ledger.

@@ -1,4 +1,4 @@
-//! What a mediator shows: `--metrics`.
+//! A mediator's `--metrics`.
 
 use super::{Done, Mediator};
 use crate::report::metrics::{Exposition, label};

@@ -1,5 +1,5 @@
-//! Traffic of nobody known that a session adopts, which begins a little later: the records of the
-//! present period, not yet made.
+//! Adoption: a session that begins a little later owns traffic that was unattributed until then:
+//! the records of the present period, not yet made.
 
 use super::clock::monotonic_ns;
 use std::collections::HashMap;
@@ -7,8 +7,8 @@ use weir_link::xdp::Meter;
 use weir_meter::Key;
 use weir_meter::sessions::Slot;
 
-/// Who adopts what nobody owns, by key: the number of a period, and the session; none if that has
-/// lost the key again.
+/// The sessions that adopt unattributed traffic, by key: the number of a period, and the session;
+/// `None` if the session has lost the key again.
 pub(super) struct Adoption {
     /// How old such traffic may be; 0: none is adopted.
     older_ns: u64,
@@ -39,8 +39,8 @@ impl Adoption {
         }
     }
 
-    /// The key is no session's any more: what comes now is nobody's, and is counted with what was
-    /// adopted, so that none of it is.
+    /// The key belongs to no session any more: traffic from now on is unattributed, and is counted
+    /// with what was adopted, so that none of it is adopted.
     pub(super) fn end(&mut self, key: &Key) {
         for (found, (_, slot)) in &mut self.adopted {
             if key.contains(*found) {

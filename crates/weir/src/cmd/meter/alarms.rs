@@ -1,4 +1,4 @@
-//! What does not work, said once.
+//! Faults, each reported once.
 
 use crate::error::say;
 use std::collections::BTreeMap;
@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 /// Between two reports of sessions for which there is no room.
 const REPORT: Duration = Duration::from_mins(1);
 
-/// What does not work, by its source.
+/// Present faults, by their source.
 #[derive(Debug, Default)]
 pub(super) struct Alarms {
     raised: BTreeMap<&'static str, String>,

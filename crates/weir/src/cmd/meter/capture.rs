@@ -108,7 +108,7 @@ struct Output {
     table: Table,
     json: Option<JsonLines>,
     failure: Option<CliError>,
-    /// What is to be stored at the end, in order; `None` without a store.
+    /// The chunks to be stored at the end, in order; `None` without a store.
     to_store: Option<Vec<Encoded>>,
 }
 

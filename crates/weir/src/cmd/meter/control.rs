@@ -45,7 +45,7 @@ enum Request {
     },
     /// A session ends.
     Down { id: String },
-    /// What is known of a session.
+    /// The properties of a session.
     Get { id: String },
 }
 
@@ -136,7 +136,7 @@ impl Control {
         })
     }
 
-    /// What to wait for.
+    /// Adds the descriptors to wait for.
     pub(super) fn fds<'a>(&'a self, fds: &mut Vec<PollFd<'a>>) {
         if self.clients.len() < CLIENTS_MAX {
             fds.push(PollFd::from_borrowed_fd(
@@ -292,7 +292,7 @@ impl Client {
     }
 }
 
-/// What a request stands for, and its answer.
+/// The event of a request, and its answer.
 fn answer_of(line: &[u8], now_ns: i64, table: &Table) -> (Option<SessionEvent>, Answer) {
     let request = match serde_json::from_slice::<Request>(line) {
         Ok(request) => request,

@@ -62,7 +62,7 @@ pub(crate) struct Stores<'a> {
     pub(crate) wall_set: Option<&'a Path>,
 }
 
-/// What was done, stable for scripts.
+/// The work that was done, stable for scripts.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
 pub(crate) struct Done {
     /// Periods whose records are durable.
@@ -79,10 +79,10 @@ pub(crate) struct Done {
     pub(crate) quota_requests: Option<RequestStats>,
 }
 
-/// What a counter does, for people and programs that watch it.
+/// A counter's state, for people and programs that watch it.
 #[derive(Clone, Debug, Default, Serialize)]
 pub(crate) struct View {
-    /// What was done.
+    /// The work that was done.
     #[serde(flatten)]
     pub(crate) done: Done,
     /// Sessions that run.
@@ -101,7 +101,7 @@ pub(crate) struct View {
     /// Frames that were counted, and then lost by this process; none if it does not forward.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) lost_inside: Option<u64>,
-    /// What does not work now.
+    /// Present faults.
     pub(crate) alarms: Vec<&'static str>,
 }
 
@@ -137,9 +137,9 @@ pub(crate) struct Counter {
     /// Frames that this process has lost.
     pub(super) losses: Losses,
     pub(super) clock: Clock,
-    /// What the interfaces count themselves.
+    /// The interfaces' own counts.
     pub(super) own: OwnCounters,
-    /// What an earlier process has noted of that at its last cut.
+    /// An earlier process' note of those counts at its last cut.
     left_own: Option<Vec<u8>>,
     pub(super) alarms: Alarms,
     pub(super) done: Done,
@@ -234,7 +234,7 @@ impl Counter {
         &self.pins
     }
 
-    /// What was done.
+    /// The work that was done.
     pub(crate) fn done(&self) -> Done {
         self.done
     }
@@ -244,7 +244,8 @@ impl Counter {
         locked(&self.table).meter.memory_bytes()
     }
 
-    /// What earlier processes have left: whose rows the counters are, and until when they counted.
+    /// Reads the notes of earlier processes: the owners of the counters' rows, and until when they
+    /// counted.
     fn note_left(&mut self) -> Result<(), CliError> {
         let mut table = locked(&self.table);
         let Table { rows, meter } = &mut *table;
@@ -502,7 +503,7 @@ impl Counter {
         idle.map_or(u64::MAX, |ns| (ns / 4).clamp(FLOWS_NS[0], FLOWS_NS[1]))
     }
 
-    /// What it does, when its last cut took so long.
+    /// The counter's state, when its last cut took this time.
     pub(super) fn view(&self, took_ns: u64) -> View {
         let table = locked(&self.table);
         View {
@@ -555,7 +556,7 @@ impl Running {
         Duration::from_nanos(monotonic_ns().saturating_sub(beat_ns))
     }
 
-    /// What it does now.
+    /// The counter's present state.
     pub(crate) fn view(&self) -> View {
         let shown = self.shown.lock().unwrap_or_else(PoisonError::into_inner);
         let mut view = shown.clone();
@@ -588,7 +589,7 @@ impl Running {
     }
 }
 
-/// What the counters of a configuration in the kernel are to be.
+/// The specification of a configuration's counters in the kernel.
 pub(super) fn spec<'a>(
     config: &'a Config,
     capacity: usize,
@@ -609,7 +610,7 @@ pub(super) fn spec<'a>(
     }
 }
 
-/// What the spool notes beside a period: where the next one begins.
+/// The spool's note beside a period: where the next one begins.
 pub(super) struct Base {
     pub(super) ended: Moment,
     /// [What interfaces had counted](OwnCounters::note) then; of earlier versions nothing.
@@ -637,7 +638,7 @@ impl Base {
 }
 
 /// The spool of a counter beside the store that its records go to: stores in one folder do not share
-/// spools, since a chunk of one is none of the other's chain. The usual store is not named.
+/// spools, since a chunk of one is not in the other's chain. The usual store is not named.
 fn spool_beside(store: &Path, counter: &str) -> PathBuf {
     match store.file_name() {
         Some(name) if name != store::FILE_NAME => {

@@ -15,7 +15,7 @@ const RETRY_NS: u64 = 1_000_000_000;
 /// Cells whose owners are looked up at a time, while no session can begin: about 0.1 ms.
 const CELLS_AT_ONCE: usize = 512;
 
-/// What the chunks of a meter are of.
+/// The columns of a meter's chunks.
 struct Columns {
     epoch: u64,
     services: Vec<String>,

@@ -1,4 +1,4 @@
-//! What begins and ends sessions, on a thread of its own: no answer waits for a cut.
+//! Begins and ends sessions on a thread of its own: no answer waits for a cut.
 //!
 //! ```text
 //!  requests ─► events ─► kernel's table ─► log (one commit for all that came) ─► answers
@@ -26,7 +26,7 @@ const WAIT: Duration = Duration::from_millis(500);
 const RETRY: Duration = Duration::from_millis(50);
 /// Between two reports of RADIUS packets that were refused.
 const REPORT: Duration = Duration::from_mins(1);
-/// The log is shortened when it has so many more events than twice the sessions.
+/// The log is shortened when it has this many more events than twice the sessions.
 const EVENTS_SPARE: u64 = 100_000;
 /// Events that are appended or deleted for the log to be shortened, between two batches: more than come
 /// in meanwhile, so that it ends, and so few that an answer waits for milliseconds.
@@ -39,7 +39,7 @@ pub(crate) struct Sources {
     pub(crate) server: Option<Server>,
     pub(crate) sniffer: Option<Sniffer>,
     pub(crate) control: Option<Control>,
-    /// What is asked when quotas of sessions are spent.
+    /// The requests when quotas of sessions are spent.
     pub(crate) access_servers: AccessServers,
 }
 
@@ -130,7 +130,7 @@ impl Feed {
         self.server.is_some() || self.sniffer.is_some() || self.control.is_some()
     }
 
-    /// What became of RADIUS packets so far.
+    /// Counts of RADIUS packets so far, by outcome.
     pub(super) fn stats(&self) -> Arc<Mutex<Option<Stats>>> {
         self.stats.clone()
     }
@@ -206,7 +206,7 @@ impl Feed {
         }
     }
 
-    /// Applies what came, makes it durable, and answers. If it cannot be made durable, it stays for
+    /// Applies received events, makes them durable, and answers. If it cannot be made durable, it stays for
     /// the next attempt, and nothing is answered.
     fn make_durable(&mut self) -> bool {
         self.apply();
@@ -291,8 +291,8 @@ impl Feed {
         self.reported_at = Some(Instant::now());
     }
 
-    /// Shortens the log by a step, when it has grown long, after a batch of so many events: to one
-    /// event for each session that runs, and those that come meanwhile. It grows by so many before
+    /// Shortens the log by a step, when it has grown long, after a batch of this many events: to one
+    /// event for each session that runs, and those that come meanwhile. It grows by this many before
     /// that the cost of each stays the same.
     fn shorten_log(&mut self, events: usize) {
         let is_long = |sessions| self.logged > 2 * sessions as u64 + self.spare;

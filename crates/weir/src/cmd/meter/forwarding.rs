@@ -149,7 +149,7 @@ pub(super) fn directions(config: &Config, interfaces: &[&str]) -> Result<Vec<Dir
     Ok(directions)
 }
 
-/// What the counter's thread is told.
+/// An event of the forwarding for the counter's thread.
 enum ForwardingEvent {
     /// The programs are at the links; whether those of an earlier process counted until then.
     Attached { was_counting: bool },
@@ -205,7 +205,7 @@ impl Metering {
         }
     }
 
-    /// What counts the frames of each link.
+    /// The meters of each link.
     pub(crate) fn stages(&self) -> &[MeterStage] {
         &self.stages
     }
@@ -254,7 +254,7 @@ impl Losses {
             .saturating_sub(self.recorded)
     }
 
-    /// Records have so many of them.
+    /// The number of them that records have.
     pub(super) fn note(&mut self, count: u64) {
         self.recorded += count;
     }

@@ -1,4 +1,4 @@
-//! What the metered interfaces themselves count, read with each cut and recorded beside its totals.
+//! The metered interfaces' own counts, read with each cut and recorded beside its totals.
 
 use std::collections::HashMap;
 use weir_link::net::{InterfaceCounters, Interfaces};
@@ -53,12 +53,12 @@ impl OwnCounters {
         self.cut = counts.unwrap_or_default();
     }
 
-    /// What they counted in the period that was cut last.
+    /// Their counts of the period that was cut last.
     pub(super) fn of_cut(&self) -> Vec<InterfaceCounts> {
         self.cut.clone()
     }
 
-    /// What is to be noted beside that period for the next process.
+    /// The note beside that period for the next process.
     pub(super) fn note(&self) -> Vec<u8> {
         let readings = self.last.iter().flatten();
         let words = readings.flat_map(|(index, it)| {
@@ -104,7 +104,7 @@ fn read(sides: &[Side]) -> Option<Readings> {
     counters.collect()
 }
 
-/// What was counted between two readings; `None` if an interface was made again meanwhile.
+/// The counts between two readings; `None` if an interface was made again meanwhile.
 fn between(sides: &[Side], last: &Readings, now: &Readings) -> Option<Vec<InterfaceCounts>> {
     let counts = sides.iter().map(|side| {
         let (last, now) = (last.get(&side.index)?, now.get(&side.index)?);

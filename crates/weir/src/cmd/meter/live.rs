@@ -127,7 +127,7 @@ pub(super) fn run(
     settled.and(shown)
 }
 
-/// What the counters take.
+/// The counters' memory, as text.
 fn memory(config: &Config, listed: usize, bytes: u64) -> String {
     let capacity = format::grouped(config.capacity_live(listed) as u64);
     let unknown = format::grouped(config.unattributed_max as u64);
@@ -155,7 +155,7 @@ fn in_the_wire(args: &Args, config: &Config, inside: &str, outside: &str) -> Res
     print(args, &done)
 }
 
-/// What was done, on standard output.
+/// Prints the work that was done on standard output.
 fn print(args: &Args, done: &Done) -> Result<(), CliError> {
     if !args.json {
         return Ok(());
@@ -186,7 +186,7 @@ enum Place {
 }
 
 impl Place {
-    /// What the interface's own counters are compared with.
+    /// The interface's own counters, for comparison.
     fn side(&self, interface: &Interface) -> Side {
         let ingress = match self {
             Place::Host(ingress) => Some(*ingress),
@@ -254,7 +254,7 @@ fn link(config: &Config) -> Result<(String, Place), CliError> {
     }
 }
 
-/// What only captures have so far.
+/// Refuses configurations that only captures support so far.
 pub(super) fn supported(config: &Config) -> Result<(), CliError> {
     let refused = |what: &str| {
         let why = format!("{what}: counted in captures only, so far: leave it out for a live link");

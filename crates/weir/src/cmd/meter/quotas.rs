@@ -119,7 +119,7 @@ impl Quotas {
         }
     }
 
-    /// What became of requests so far.
+    /// Counts of requests so far, by outcome.
     pub(super) fn stats(&self) -> Arc<Mutex<RequestStats>> {
         self.stats.clone()
     }

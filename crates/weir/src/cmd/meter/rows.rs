@@ -198,7 +198,7 @@ impl Rows {
         failed
     }
 
-    /// The session that adopts what nobody owned of this key in a period.
+    /// The session that adopts the unattributed traffic of this key in a period.
     pub(super) fn adopter(&self, key: &Key, period: u64) -> Option<Owner> {
         let slot = self.adoption.of(key, period)?;
         self.sessions.get(slot)?;
@@ -311,7 +311,7 @@ impl Rows {
     }
 
     /// Frees the rows of sessions that had ended at the last cut: their last records are durable.
-    /// What had no room in the kernel is entered, if it has room now.
+    /// Enters sessions that had no room in the kernel, if there is room now.
     pub(super) fn release_ended(&mut self, meter: &mut Meter) {
         self.adoption.forget_before(meter.period());
         for (_, row) in self.left_cut.drain() {

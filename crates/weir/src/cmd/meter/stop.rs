@@ -1,4 +1,4 @@
-//! How a thread is told to end.
+//! The request to a thread to end.
 
 use crate::error::CliError;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};

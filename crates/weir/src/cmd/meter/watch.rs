@@ -1,4 +1,4 @@
-//! What a running counter shows: `--metrics`, `--stats-json`.
+//! A running counter's `--metrics` and `--stats-json`.
 
 use super::Args;
 use super::counter::View;

@@ -33,7 +33,7 @@ pub(super) struct LinkArgs {
     broker: Option<PathBuf>,
 }
 
-/// How long a client waits for a gateway that tells the way to its server's net.
+/// How long a client waits for a gateway that knows the route to its server's net.
 const ROUTE_TIMEOUT: Duration = Duration::from_millis(200);
 
 /// A link by its name.
@@ -153,7 +153,7 @@ pub(super) fn host_address(own: Address) -> Result<Port, CliError> {
     }
 }
 
-/// A host number from 1 to 254 that is not the peer's: a link drops what comes from its own host.
+/// A host number from 1 to 254 that is not the peer's: a link drops its own host's Pups.
 fn other_than(peer: u8, random: u64) -> u8 {
     let is_among = (1..=254).contains(&peer);
     let number = 1 + (random % (254 - u64::from(is_among))) as u8;

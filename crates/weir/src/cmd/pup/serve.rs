@@ -16,8 +16,8 @@ use weir_pup::datagram::{Address, socket};
 /// Serve a folder by FTP and Telnet, and echo, time and names
 ///
 /// Prints `ready` on standard error and serves until SIGINT, SIGTERM or SIGHUP. Nothing outside of
-/// the folder is served, and no hidden file. Pup has no security: with --writable, whoever is on the
-/// link stores files.
+/// the folder is served, and no hidden file. Pup has no security: with --writable, any host on the
+/// link can store files.
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {
     /// The folder

@@ -18,7 +18,7 @@ const CHUNK: usize = 32 << 10;
 /// Longest line of a terminal's user.
 const LINE_LEN_MAX: usize = 200;
 
-/// What waits to be written into the stream.
+/// Output that waits to be written into the stream.
 enum Output {
     Bytes(Vec<u8>),
     Mark(u8),
@@ -148,7 +148,7 @@ impl Ftp {
             if let State::Sending { served, len } = &mut self.state {
                 let mut bytes = vec![0; CHUNK];
                 match served.file.read(&mut bytes) {
-                    // The whole file and no other: the client was told its length.
+                    // The whole file and no other: the client has its length.
                     Ok(count)
                         if *len + count as u64 > served.len
                             || count == 0 && (*len < served.len || !served.is_unchanged()) =>
@@ -360,7 +360,7 @@ fn properties(path: &str, len: u64) -> PropertyList {
         .with("Size", &len.to_string())
 }
 
-/// The first of these texts that have no more than so many bytes together: a client reads no
+/// The first of these texts that have no more than this many bytes together: a client reads no
 /// longer argument.
 fn joined(texts: impl Iterator<Item = String>, len_max: usize) -> String {
     let mut all = String::new();

@@ -1,7 +1,7 @@
 //! `weir run --explain`: what the stages do to each flow of a capture, and the
 //! entry that it folds to.
 //!
-//! The capture is taken as one of the inside: what comes from an address that
+//! The capture is taken as one of the inside: frames from an address that
 //! is not private is a reply, and goes through the chain as it would come to
 //! the outside, with the address that the flow was translated to.
 
@@ -22,11 +22,11 @@ use weir_wire::LinkType;
 /// Flows that are shown, at most.
 const FLOWS_MAX: usize = 10_000;
 
-/// What was seen of a flow.
+/// The observations of a flow.
 #[derive(Default)]
 struct Seen {
     frames: u64,
-    /// What each stage did to the last frame, if anything.
+    /// Each stage's changes to the last frame, if any.
     steps: Vec<(String, String)>,
     /// The entry, and the frame that made it.
     entry: Option<(u64, Composed)>,
@@ -128,7 +128,7 @@ impl Explained {
             self.translated.insert(flow, (now.src, now.src_port));
         }
         let entry = self.chain.compose(packet.trace(), direction);
-        // Nobody reads these here.
+        // Here these have no reader.
         while self.chain.withdrawn().is_some() {}
         while self.chain.next_line().is_some() {}
         self.chain.take_sent();
@@ -221,7 +221,7 @@ fn is_private(address: IpAddr) -> bool {
     }
 }
 
-/// What a stage did to a packet that had these edits before.
+/// A stage's changes to a packet that had these edits before.
 fn step(before: &Edits, packet: &Packet<'_>) -> Vec<String> {
     let now = packet.trace().edits();
     let mut did = Vec::new();

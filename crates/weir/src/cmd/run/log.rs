@@ -15,7 +15,7 @@ use weir_apps::router::LogSink;
 /// Facility `local0`, severity `informational` (RFC 5424 §6.2.1).
 const PRIORITY: u8 = 16 * 8 + 6;
 
-/// What stages log to; without a place, nothing. The file's path is relative to `directory`.
+/// The stages' log; without a place, none. The file's path is relative to `directory`.
 pub(super) fn sink(config: &BoxConfig, directory: &Path) -> Result<LogSink, CliError> {
     let mut places: Vec<Place> = Vec::new();
     if let Some(path) = &config.log {
@@ -124,7 +124,7 @@ fn udp(to: SocketAddr) -> io::Result<UdpSocket> {
     Ok(socket)
 }
 
-/// What each message says of its origin (RFC 5424 §6.2).
+/// The origin in each message (RFC 5424 §6.2).
 struct Header {
     host: String,
     process: u32,

@@ -26,7 +26,7 @@ const WAIT: Duration = Duration::from_millis(20);
 /// How long a message stays, unless another one comes.
 const MESSAGE_TIME: Duration = Duration::from_secs(8);
 
-/// What is on the screen.
+/// The view on the screen.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum View {
     Overview,
@@ -35,7 +35,7 @@ pub(super) enum View {
     Frames,
 }
 
-/// What lies over the view.
+/// The window over the view.
 pub(super) enum Over {
     Nothing,
     Help,
@@ -43,7 +43,7 @@ pub(super) enum Over {
     Follow(Box<Followed>),
 }
 
-/// What a key asks of the loop.
+/// A key's request to the loop.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Action {
     Nothing,
@@ -253,7 +253,7 @@ fn shown(args: &Args, app: &mut App, tty: &mut Tty, is_live: bool) -> Result<(),
             app.session.take_facts(fresh);
             is_changed = true;
         }
-        // SIGHUP, which tells it too, may be ignored.
+        // SIGHUP, which means the same, may be ignored.
         if app.ticked.elapsed() >= TICK_INTERVAL
             && app
                 .stop

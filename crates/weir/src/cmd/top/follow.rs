@@ -5,12 +5,12 @@ use crate::monitor::report::end_name;
 use crate::monitor::session::Session;
 use weir_monitor::{Chunk, Content, Digest, Flow, Follow, Side};
 
-/// Most lines of a followed connection; what is beyond is told.
+/// Most lines of a followed connection; further lines are counted.
 const LINES_MAX: usize = 500_000;
 /// Cells of a text line before it goes on in the next one.
 const LINE_WIDTH: usize = 160;
 
-/// A line, and who sent it; `None` for the monitor's own remarks.
+/// A line, and its sender; `None` for the monitor's own remarks.
 pub(super) type Line = (Option<Side>, String);
 
 /// The connection that is shown.

@@ -39,7 +39,7 @@ impl Only {
 
 /// The list's state.
 pub(super) struct FrameList {
-    /// What the list shows of the kept frames.
+    /// The filter of the list.
     filter: Filter,
     only: Option<Only>,
     /// The numbers of the frames that the filter accepts, up to `scanned`; unused without a filter.

@@ -1,4 +1,4 @@
-//! What the keys do.
+//! The keys' actions.
 
 use super::app::{Action, App, Over, View};
 use super::detail::Detail;

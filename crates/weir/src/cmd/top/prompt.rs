@@ -5,7 +5,7 @@ use crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 /// Largest number of characters of the line.
 const CHARS_MAX: usize = 4_096;
 
-/// What the line is for.
+/// The purpose of the line.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Purpose {
     Filter,
@@ -25,7 +25,7 @@ impl Purpose {
     }
 }
 
-/// What a key did.
+/// The effect of a key.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Typed {
     Changed,
@@ -40,7 +40,7 @@ pub(super) struct Prompt {
     pub(super) purpose: Purpose,
     chars: Vec<char>,
     cursor: usize,
-    /// What is wrong with it.
+    /// The fault of its text.
     pub(super) error: Option<String>,
 }
 

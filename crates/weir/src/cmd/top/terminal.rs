@@ -178,7 +178,7 @@ fn enter() -> io::Result<()> {
 /// Gives the terminal back, once.
 fn leave() {
     if IS_TAKEN.swap(false, Ordering::SeqCst) {
-        // There is nobody to tell a failure.
+        // A failure cannot be reported any more.
         let _ = execute!(io::stdout(), Show, LeaveAlternateScreen);
         let _ = disable_raw_mode();
     }

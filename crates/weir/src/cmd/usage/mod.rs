@@ -169,7 +169,7 @@ pub(crate) fn run(args: &Args) -> Result<(), CliError> {
     }
 }
 
-/// What is asked.
+/// The requested task.
 enum Task {
     Table,
     Prove,
@@ -194,7 +194,7 @@ impl Task {
     }
 }
 
-/// What the ledger says.
+/// The ledger's content.
 #[derive(Default)]
 struct Answer {
     text: String,
@@ -259,7 +259,7 @@ fn table_of(
     })
 }
 
-/// Opens the store; a file that is not there is none, rather than an empty one.
+/// Opens the store; a missing file is an error, not an empty store.
 fn open(args: &Args) -> Result<Ledger, CliError> {
     let path = store::path(args.store.as_deref())?;
     if !path.exists() {

@@ -146,7 +146,7 @@ fn text(proof: &Proof) -> String {
 /// Bytes of the link header, which interfaces count.
 const LINK_HEADER: i64 = ethernet::Repr::LEN as i64;
 
-/// What the interfaces themselves counted in all periods, by counter, and how the links differ.
+/// The interfaces' own counts of all periods, by counter, and the differences of the links.
 fn interfaces(proof: &Proof) -> String {
     let mut sums: BTreeMap<&str, (BTreeSet<&str>, [i64; 4])> = BTreeMap::new();
     for period in &proof.periods {

@@ -15,7 +15,7 @@ use weir_meter::OwnerKind;
 /// The largest file of agreements, in bytes.
 const FILE_LEN_MAX: u64 = 64 << 20;
 
-/// What was agreed with subscribers.
+/// The agreements with subscribers.
 pub(super) struct Agreements(BTreeMap<String, Agreement>);
 
 /// With one subscriber; what is empty in the file was not agreed.
@@ -39,7 +39,7 @@ struct Row {
     /// The share of the subscriber's packets that no audit counter has seen; `None` without one.
     loss: Option<[f64; 2]>,
     agreed: Option<Agreement>,
-    /// What of the agreement is not kept.
+    /// The broken parts of the agreement.
     broken: Vec<&'static str>,
 }
 

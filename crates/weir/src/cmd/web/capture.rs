@@ -48,8 +48,8 @@ impl Making {
         }
     }
 
-    /// Goes on for a slice of time; `None` when who waits has the capture or why there is none, or
-    /// is gone.
+    /// Continues for a slice of time; `None` once the waiting client has the capture or an error,
+    /// or is gone.
     pub(super) fn slice(mut self, session: &Session) -> Option<Making> {
         if self.waiting.is_closed() {
             return None;

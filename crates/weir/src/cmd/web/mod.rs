@@ -33,11 +33,11 @@ use std::time::{Duration, Instant};
 
 /// Most rows of a table that a browser gets.
 const ROWS_MAX: usize = 500;
-/// How often browsers get news, and the width of a point of the plots.
+/// How often browsers get an update, and the width of a point of the plots.
 const INTERVAL: Duration = Duration::from_secs(1);
 /// How often it is looked at what is asked for.
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
-/// How long the same news are given to who asks.
+/// How long the same update is given to requests.
 const UPDATE_AGE_MAX: Duration = Duration::from_millis(200);
 /// Points of the plots.
 const POINTS_MAX: usize = 300;
@@ -163,7 +163,7 @@ struct Page {
     /// Who waits for captures, and the one that is being made.
     waiting: VecDeque<capture::Waiting>,
     making: Option<Making>,
-    /// The last news, and when they were made.
+    /// The last update, and when it was made.
     news: Option<(Instant, Arc<str>)>,
     /// Whether the file is at its end: its page stays.
     has_ended: bool,
@@ -173,7 +173,7 @@ struct Page {
     before: [u64; 2],
 }
 
-/// What browsers get.
+/// An update for browsers.
 #[derive(Serialize)]
 struct Update<'a> {
     source: &'a str,
@@ -287,7 +287,7 @@ impl Page {
         Ok(())
     }
 
-    /// The news of now, or of a moment ago.
+    /// The present update, or one of a moment ago.
     fn news(&mut self) -> Result<Arc<str>, CliError> {
         if let Some((made, news)) = &self.news
             && made.elapsed() < UPDATE_AGE_MAX

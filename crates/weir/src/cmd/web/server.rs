@@ -3,7 +3,7 @@
 //! A browser that is not asked by its user sends requests, too: another site's page may make it. So a
 //! request needs the token, which other sites do not know, and a `Host` that is this server's: a name
 //! of another site may lead here (DNS rebinding). Connections, streams and captures are limited; a
-//! slow browser gets the newest news, not all. News and captures are made on request only.
+//! slow browser gets the newest update, not all. Updates and captures are made on request only.
 
 use super::capture;
 use axum::body::{Body, Bytes};
@@ -53,9 +53,9 @@ const IS_BUSY: &str = "the monitor is busy, or has ended";
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; \
                       img-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 
-/// What a request needs of the monitor.
+/// A request to the monitor.
 pub(super) enum MonitorRequest {
-    /// The news of now.
+    /// The present update.
     Update(oneshot::Sender<Arc<str>>),
     /// A capture of the frames that are kept.
     Capture(capture::Waiting),
@@ -71,7 +71,7 @@ pub(super) struct Server {
     thread: Option<JoinHandle<()>>,
 }
 
-/// What requests need.
+/// State that requests need.
 struct Shared {
     token: String,
     /// The name of the cookie: browsers send a machine's cookies to all of its ports.
@@ -116,12 +116,12 @@ impl Server {
         })
     }
 
-    /// Whether a browser waits for news.
+    /// Whether a browser waits for updates.
     pub(super) fn is_watched(&self) -> bool {
         self.streams.available_permits() < STREAMS_MAX
     }
 
-    /// Sends this to who waits for news.
+    /// Sends this to the clients that wait for updates.
     pub(super) fn publish(&self, news: Arc<str>) {
         if let Some(shown) = &self.news {
             shown.send_replace(news);
@@ -196,7 +196,7 @@ fn make_room(connections: &mut Vec<(task::JoinHandle<()>, Trusted)>) -> bool {
     true
 }
 
-/// Waits until the sender of news is gone.
+/// Waits until the sender of updates is gone.
 async fn ended(news: &mut watch::Receiver<Arc<str>>) {
     while news.changed().await.is_ok() {}
 }
@@ -219,7 +219,7 @@ fn router(shared: Arc<Shared>) -> Router {
         .with_state(shared)
 }
 
-/// The page with the news of now, so that it shows them without asking again.
+/// The page with the present update, so that it shows data without a further request.
 async fn page(State(shared): State<Arc<Shared>>) -> Response {
     let Some(news) = shared.news_now().await else {
         return busy(IS_BUSY);
@@ -262,7 +262,7 @@ async fn guard(State(shared): State<Arc<Shared>>, request: Request, next: Next) 
 }
 
 impl Shared {
-    /// Asks the monitor for its news; `None` if too many do, or it has ended.
+    /// Asks the monitor for an update; `None` if too many requests wait, or it has ended.
     async fn news_now(&self) -> Option<Arc<str>> {
         let (asked, made) = oneshot::channel();
         self.requests.try_send(MonitorRequest::Update(asked)).ok()?;
@@ -371,7 +371,7 @@ async fn events(State(shared): State<Arc<Shared>>) -> Response {
         .into_response()
 }
 
-/// These news, and more as they come; it ends with the server.
+/// This update, and further ones as they come; it ends with the server.
 fn stream_of(
     first: Arc<str>,
     news: watch::Receiver<Arc<str>>,

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 const TOKEN: &str = "0123456789abcdef";
 
-/// A server whose monitor has these news.
+/// A server whose monitor has this update.
 fn server(news: &str) -> (Server, SocketAddr) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let at = listener.local_addr().unwrap();
@@ -146,7 +146,7 @@ fn names_of_other_sites_are_refused() {
     ] {
         assert_eq!(asked(&format!("Host: {unknown}\r\n")), 403, "{unknown}");
     }
-    // Without a name, or with one that is none.
+    // Without a name, or with a wrong one.
     for none in ["", "Host: \r\n", "Host: a b\r\n"] {
         assert!(matches!(asked(none), 400 | 403), "{none}");
     }

@@ -5,7 +5,7 @@ use std::task::Waker;
 /// Bytes that are sent at once.
 const BLOCK_LEN: usize = 4096;
 
-/// A client whose bytes come in pieces, and which takes so many at a time.
+/// A client whose bytes come in pieces, and which takes this many at a time.
 struct Client {
     says: RefCell<VecDeque<Vec<u8>>>,
     takes: usize,

@@ -37,10 +37,10 @@ fn serve(name: &str, limits: Limits, clients: impl FnOnce(&Net) + Send) -> usize
     serve_with(name, limits, &Hooks::default(), clients)
 }
 
-/// What a test has to do with the driver while clients run.
+/// A test's hooks in the driver while clients run.
 #[derive(Default)]
 struct Hooks {
-    /// The driver's time is later by so many windows of [`IO_TIMEOUT`], once.
+    /// The driver's time is later by this many windows of [`IO_TIMEOUT`], once.
     later: AtomicU64,
     /// How often the driver has looked for a connection to replace.
     scans: AtomicUsize,

@@ -95,7 +95,7 @@ fn an_answer_comes_after_the_event_is_durable_and_never_without() {
     assert_eq!(log.events(0, 10).unwrap().len(), 1);
 }
 
-/// A server with dynamic authorization, on which session `one` of alice runs, and who asks it.
+/// A server with dynamic authorization, on which session `one` of alice runs, and its client.
 struct Dynamic {
     server: Server,
     asks: UdpSocket,

@@ -1,4 +1,4 @@
-//! What `weir experiment adapter` prints and draws.
+//! The report of `weir experiment adapter`, and its plots.
 
 mod program;
 

@@ -30,7 +30,7 @@ const PREFIX_LEN: u8 = 24;
 /// The name of both ends of the veth pair.
 const VETH: &str = "veth0";
 
-/// What the program has measured.
+/// The program's measurements.
 #[derive(Debug, Default)]
 pub(super) struct Ran {
     /// A run each.
@@ -125,7 +125,7 @@ fn start(host: &Host, stack: &str, address: Ipv4Addr, arguments: &[&str]) -> io:
     host.spawn(command)
 }
 
-/// What a process that has ended has written on standard error, on one line.
+/// The standard error of an ended process, on one line.
 fn errors(process: &mut Process) -> String {
     let mut text = String::new();
     if let Some(errors) = &mut process.child_mut().stderr {

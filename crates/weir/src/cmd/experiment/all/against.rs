@@ -96,7 +96,7 @@ pub(super) fn agreement(here: &Value, there: &Value) -> Agreement {
     found
 }
 
-/// What has that JSON pointer here, if it is in the same rows as there.
+/// The value of that JSON pointer here, if it is in the same rows as there.
 fn same<'a>(here: &'a Value, there: &Value, path: &str) -> Option<&'a Value> {
     let ends = path.match_indices('/').map(|(at, _)| at);
     for end in ends {

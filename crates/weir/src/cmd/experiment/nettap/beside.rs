@@ -13,7 +13,7 @@ use std::path::Path;
 /// Bytes of such a file, at most.
 const FILE_LEN_MAX: u64 = 1 << 20;
 
-/// What the other machine measured.
+/// The other machine's measurements.
 #[derive(Deserialize, Debug)]
 pub(in crate::cmd::experiment) struct Beside {
     rows: Vec<OtherRow>,
@@ -189,7 +189,7 @@ mod tests {
         rates.iter().map(row).collect()
     }
 
-    /// What the other machine would print.
+    /// The other machine's rows.
     fn other(rows: &[Row]) -> Beside {
         let text = serde_json::json!({ "rows": rows }).to_string();
         serde_json::from_str(&text).unwrap()

@@ -89,7 +89,7 @@ impl NetCounter {
     }
 }
 
-/// What the counters have recorded, in packets.
+/// The counters' records, in packets.
 #[derive(serde::Serialize, Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Counted {
     pub(super) attributed: u64,

@@ -1,4 +1,4 @@
-//! What `weir experiment packet-filter` prints.
+//! The report of `weir experiment packet-filter`.
 
 use crate::report::format;
 use crate::report::format::Column::{Left, Right};

@@ -267,7 +267,7 @@ impl Network {
         }
     }
 
-    /// Tells the counter by RADIUS that a session begins or ends. Gives the time until the answer.
+    /// Reports to the counter, by RADIUS, that a session begins or ends. Returns the time until the answer.
     pub(super) fn account(
         &mut self,
         subscriber: Subscriber,

@@ -27,7 +27,7 @@ pub(super) const PLAIN: Style = Style::new();
 pub(super) const HEAD: Style = Style::new().add_modifier(Modifier::BOLD);
 /// The selection: visible without colours.
 pub(super) const MARK: Style = Style::new().add_modifier(Modifier::REVERSED);
-/// What is wrong or lost.
+/// Faults and losses.
 pub(super) const ALARM: Style = Style::new().fg(Color::Red).add_modifier(Modifier::BOLD);
 /// Names and labels.
 pub(super) const SOFT: Style = Style::new().fg(Color::Cyan);

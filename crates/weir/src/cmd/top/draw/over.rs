@@ -1,4 +1,4 @@
-//! What lies over the views: help, one frame, a followed connection.
+//! Windows over the views: help, one frame, a followed connection.
 
 use super::{HEAD, MARK, PLAIN, SOFT, paint, put};
 use crate::cmd::top::detail::{Detail, hex_line};

@@ -1,4 +1,4 @@
-//! What the program under `weir exec` has measured, over all rounds.
+//! The measurements of the program under `weir exec`, over all rounds.
 
 use super::super::super::NOT_IN_OUR_COPY;
 use super::super::under_exec::Ran;
@@ -35,7 +35,7 @@ struct Row {
     lost: f64,
 }
 
-/// What is measured, and in which unit.
+/// The measured quantity, and its unit.
 #[derive(Serialize, Clone, Copy, PartialEq, Eq, Debug)]
 #[serde(rename_all = "snake_case")]
 enum Figure {
