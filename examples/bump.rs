@@ -1,5 +1,5 @@
 //! A bump in the wire: every frame passes this program, which lets all but
-//! telnet through. Whatever becomes of it, the two links stay joined.
+//! telnet through. Whatever happens to it, the two links stay joined.
 
 use weir_tap::{Bridge, Bypass, TapError, Verdict};
 

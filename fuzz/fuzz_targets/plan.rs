@@ -23,7 +23,7 @@ const AGAIN_MAX: usize = 40;
 fuzz_target!(|data: &[u8]| {
     let mut tape = Tape::new(data);
     let seed = u128::from(tape.word());
-    // Few bindings run directly unless told not to.
+    // Few bindings run directly by default.
     let mut plan = match tape.below(4) {
         0 => Plan::new(seed),
         _ => Plan::indexed_only(seed),

@@ -51,7 +51,7 @@ impl BoxConfig {
     /// Reads a configuration.
     ///
     /// # Errors
-    /// What is wrong, and where.
+    /// The fault and its position.
     pub fn parse(text: &str, names: &dyn Names) -> Result<BoxConfig, ConfigError> {
         let mut document = DeTable::parse(text)?;
         let top = document.get_mut();
@@ -112,7 +112,7 @@ impl BoxConfig {
             return Err(wrong(Some(outside.span().start), message.into()));
         }
         let mut router = router;
-        // Whoever answers by way of weir must not be sent around it.
+        // A host that answers through weir must not be sent around it.
         router.redirects &= router.links.len() > 1;
         Ok(BoxConfig {
             router,

@@ -166,7 +166,7 @@ impl<K: Key + Hash> ByLength<K> {
     }
 }
 
-/// Inserts routes until there are so many different ones, then takes every
+/// Inserts routes until there are `count` different ones, then takes every
 /// tenth away, and compares look-ups: of a key below each of some routes, and
 /// of as many anywhere.
 fn full<K: Key + Hash>(

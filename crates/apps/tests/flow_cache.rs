@@ -186,7 +186,7 @@ fn frames(net: &Net, seed: u64) -> Vec<Vec<u8>> {
         if rng.below(5) == 0 {
             packet.resize(packet.len() + 1 + rng.below(30), 0xee);
         }
-        // Each is told from all others.
+        // Each differs from all others.
         let end = packet.len();
         packet[end - 4..].copy_from_slice(&number.to_be_bytes());
         let mut frame = vec![0; 14];
@@ -259,7 +259,7 @@ fn the_same_leaves_with_cached_verdicts_as_without() {
 }
 
 /// UDP datagrams to an address beyond the router, to ports in turn; the last
-/// four bytes tell one from another.
+/// four bytes distinguish them.
 fn datagrams(net: &Net, dst: Ipv4Addr, ports: &[u16], count: u32) -> Vec<Vec<u8>> {
     let datagram = |number: u32| {
         let mut frame = udp_v4(Ipv4Addr::new(192, 0, 2, 8), dst, 64, 64, false);

@@ -1,4 +1,4 @@
-//! The router and its neighbours: what waits for them, and who is told.
+//! The router and its neighbours: frames that wait for them, and senders that get an error.
 
 mod common;
 
@@ -16,7 +16,7 @@ fn a_neighbour_is_asked_for_and_what_waits_is_sent_or_given_up() {
     let mut router = router(&settings());
     let unknown = Ipv4Addr::new(198, 51, 100, 77);
     let mut asks = 0;
-    // Half of all that may wait, where nobody else does.
+    // Half of the limit, if no other neighbour's frames wait.
     const WAITING: usize = UNRESOLVED_ALL_MAX / 2;
     for number in 0..WAITING + 3 {
         let sent = udp_v4(PEER_V4[0], unknown, 64, number % 1000, true);
@@ -35,7 +35,7 @@ fn a_neighbour_is_asked_for_and_what_waits_is_sent_or_given_up() {
         assert_eq!((*link, &frame[..6]), (1, &NEIGHBOUR.0[..]));
         assert_eq!(frame.len(), 42 + (number + 3) % 1000, "the oldest are gone");
     }
-    // Asked by nobody, an answer is not believed.
+    // An unsolicited answer is not believed.
     let given = give(&mut router, 1, 1, told);
     assert_eq!(given.verdict, Verdict::Done);
     assert_eq!(router.counters().dropped(Reason::NeighbourRefused), 1);
@@ -105,13 +105,13 @@ fn silent_neighbours_come_to_equal_shares() {
     let waited: Vec<usize> = hosts
         .map(|host| give(&mut router, 1, 1, answer(host)).own.len())
         .collect();
-    // One share is left for who comes next.
+    // One share is left for the next neighbour.
     let share = UNRESOLVED_ALL_MAX / (waited.len() + 1);
     let near = |count: &usize| (share * 9 / 10..=share * 11 / 10).contains(count);
     assert!(waited.iter().all(near), "{share}: {waited:?}");
 }
 
-/// What waited, and what is cut, goes before what comes after it.
+/// Queued and fragmented frames go before later ones.
 #[test]
 fn what_the_router_itself_sends_on_is_not_overtaken() {
     let mut router = router(&settings());
@@ -146,7 +146,7 @@ fn what_the_router_itself_sends_on_is_not_overtaken() {
     assert_eq!(bytes(&onward)[2..], [6], "behind two pieces");
 }
 
-/// Whoever sends a part of what waited comes back at once for the rest.
+/// A link that took a part of the queued frames is tried again at once for the rest.
 #[test]
 fn nothing_is_slept_through_that_waits_to_be_taken() {
     let mut router = router(&settings());

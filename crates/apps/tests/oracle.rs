@@ -113,7 +113,7 @@ impl Linux {
         out
     }
 
-    /// What comes of a frame on a link: all that leaves until a mark, which
+    /// The output for a frame on a link: all that leaves until a mark, which
     /// is sent behind it, is through.
     fn route(&self, link: usize, frame: &[u8], mark: &[u8], mark_id: u16) -> Out {
         self.taps[link].send(frame).ok();
@@ -208,7 +208,7 @@ fn route(router: &mut Router, link: usize, frame: &[u8]) -> Out {
     out
 }
 
-/// Leaves out what each chooses for itself, and what nobody asked for.
+/// Leaves out values that each chooses for itself, and unrequested frames.
 fn comparable(out: Out) -> Out {
     let mut out: Out = out
         .into_iter()
@@ -233,7 +233,7 @@ fn comparable(out: Out) -> Out {
     out
 }
 
-/// Whether it tells of a neighbour that never answered to an earlier frame.
+/// Whether it reports a neighbour that never answered to an earlier frame.
 fn is_about_another(out: &[u8], frame: &[u8]) -> bool {
     let (error, at) = match out[12..14] {
         [8, 0] => (out.len() > 42 && out[23] == 1 && out[34..36] == [3, 1], 42),

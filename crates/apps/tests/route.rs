@@ -301,7 +301,7 @@ fn ipv6_addresses_keep_their_scope() {
         assert_eq!(given.verdict, Verdict::Done, "{src} > {dst}");
         assert_dropped(&router, reason);
         if src.starts_with("fe80") && told.is_some() {
-            // It is asked for before it is told.
+            // A solicitation precedes the answer.
             assert_eq!((given.own.len(), given.own[0].0), (1, 0));
         } else {
             let error = given.own.first().map(|(_, frame)| icmp_of(frame));
@@ -500,7 +500,7 @@ fn storms_fill_no_table_beyond_its_limit() {
         give(&mut router, 0, 0, asked);
     }
     assert!(router.neighbours() <= max, "{}", router.neighbours());
-    // Who was told stays.
+    // A configured neighbour stays.
     let given = give(
         &mut router,
         0,
@@ -526,7 +526,7 @@ fn the_own_queue_is_bounded() {
     assert_eq!(router.counters().dropped(Reason::QueueFull), 5);
 }
 
-/// Whoever sends packets to be cut crowds out neither others' frames to that
+/// A sender of packets to be fragmented crowds out neither others' frames to that
 /// link nor the router's own.
 #[test]
 fn pieces_leave_room_for_others() {
@@ -647,7 +647,7 @@ fn a_host_beside_the_router_hears_its_neighbours() {
         .into_iter()
         .zip([("192.0.2.77", true), ("2001:db8:1::77", false)])
     {
-        // Nobody but the host has asked.
+        // Only the host has asked.
         let given = give(&mut host, 0, 0, word.clone());
         assert_eq!((given.verdict, given.own.len()), (Verdict::Done, 0));
         let heard = NeighbourUpdate {

@@ -1,6 +1,5 @@
-//! What it takes to open a port, to change its filter, to send by it and to
-//! close many: in the process itself and through a broker, as root and as
-//! nobody, while frames come.
+//! The cost of opening a port, changing its filter, sending by it and closing many: in the process
+//! itself and through a broker, as root and as user nobody, while frames arrive.
 //!
 //! ```sh
 //! sudo cargo bench -p weir-broker --bench ports
@@ -115,7 +114,7 @@ fn measure(results: &Recorder) -> Result<(), Failed> {
                 port.open()
             })?;
             let reading = scope.spawn(move || read(reader, done));
-            // Nobody may not have priority: a busy machine shows there.
+            // User nobody may not raise its priority: a busy machine affects it.
             result = net.b.run(|| -> Result<(), Failed> {
                 set_realtime(None, true)?;
                 match way {
@@ -179,7 +178,7 @@ fn opens(report: Report<'_>, way: OpenVia<'_>, interface: &str) -> Result<(), Fa
     let mut kept = vec![open(0)?];
     let mut times = Vec::new();
     for number in 1..=30 {
-        // Whoever opens ports does not do so all the time.
+        // Programs open ports with pauses between.
         std::thread::sleep(Duration::from_millis(40));
         let began = Instant::now();
         kept.push(open(number)?);
@@ -268,7 +267,7 @@ fn closes(report: Report<'_>, way: OpenVia<'_>, interface: &str) -> Result<(), F
         let port = way.on(interface).filter(&filter)?;
         port.queue(Bytes(1 << 16)).open()
     };
-    // A user has so many connections at most.
+    // The limit on a user's connections.
     let count = match way {
         OpenVia::InProcess => PORTS,
         OpenVia::Broker(_) => 60,

@@ -7,7 +7,7 @@
 //!  ├── bpf/         a BPF file system, of root alone: what divides frames
 //!  └── ports/       of root alone
 //!      ├── 7.port   what port 7 is (JSON, the last line)
-//!      └── 7.held   locked by whoever has port 7
+//!      └── 7.held   locked by the process of port 7
 //! ```
 //!
 //! The lock on `7.held` belongs to an open file description that only the

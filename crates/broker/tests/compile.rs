@@ -1,4 +1,4 @@
-//! Filters from anybody: what is granted bounds what they accept.
+//! Filters of any user: the grant bounds what they accept.
 
 use std::collections::{BTreeMap, BTreeSet};
 use weir_broker::compile::{Compiler, Source, limits, with_hosts};

@@ -307,7 +307,7 @@ fn connections_are_bounded_for_each_user() {
             assert!(began.elapsed() < WAIT_MAX, "{told}");
             std::thread::sleep(Duration::from_millis(5));
         }
-        // The superuser is heard all the while.
+        // The superuser is served all the while.
         drop(open);
     });
     let began = Instant::now();
@@ -492,7 +492,7 @@ fn descriptors_that_block_when_closed_delay_no_client() {
         assert!(time < Duration::from_secs(5), "{time:?}");
         std::thread::sleep(Duration::from_millis(5));
     }
-    // Whose they are is not heard until they are closed.
+    // Their owner's requests wait until they are closed.
     unprivileged::run(|| {
         let channel = Channel::connect(&running.path).unwrap();
         let ask = RequestKind::Ports { after: None };
@@ -627,7 +627,7 @@ fn a_user_without_a_grant_is_turned_away_at_once() {
     });
 }
 
-/// Runs `f` as nobody, with these groups besides.
+/// Runs `f` as user nobody, with these groups besides.
 fn with_groups<T: Send>(groups: &[u32], f: impl FnOnce() -> T + Send) -> T {
     as_user(unprivileged::NOBODY, groups, f)
 }

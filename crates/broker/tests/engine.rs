@@ -48,8 +48,8 @@ fn with(filter: &str) -> OpenPort {
     }
 }
 
-/// Rings are made while the broker does something else: whoever is gone by
-/// then must not have more made than is theirs.
+/// Rings are made while the broker does something else: a user who closes ports meanwhile gets no
+/// more memory than granted.
 #[test]
 fn an_early_close_is_charged_until_its_ring_is_made() {
     let fabric = MemBackend::new();
@@ -76,7 +76,7 @@ fn an_early_close_is_charged_until_its_ring_is_made() {
     engine.open(owner(12, 1001), port()).expect("it is free");
 }
 
-/// Terms of so many ways that the kernel's verifier takes seconds to minutes:
+/// Terms of enough ways for the kernel's verifier to take seconds to minutes:
 /// of fields that are tested more than once, each may be known or not.
 fn terms(fields: usize, rounds: usize) -> String {
     let term = |at: usize, value: usize| format!("(ip[{}] = {value} and tcp[{at}] > 9)", 20 + at);
@@ -137,7 +137,7 @@ fn no_user_keeps_the_verifier_for_long() {
     change(&ranges(5)).expect("there is room for it");
 }
 
-/// The filter `ether[ether[…0…]] = value`, with so many loads at computed offsets.
+/// The filter `ether[ether[…0…]] = value`, with this many loads at computed offsets.
 fn nested(loads: usize, value: u8) -> String {
     let (open, close) = ("ether[".repeat(loads + 1), "]".repeat(loads + 1));
     format!("{open}0{close} = {value}")
@@ -185,7 +185,7 @@ fn nested_loads_are_counted() {
     }
 }
 
-/// A filter with so many loads at computed offsets, each on a path of its own.
+/// A filter with this many loads at computed offsets, each on a path of its own.
 fn disjoint(loads: usize, value: usize) -> String {
     let arm = |at: usize| {
         let (offset, different) = (40 + at, at + value);
@@ -249,7 +249,7 @@ fn nested_loads_of_tables_are_counted() {
 }
 
 /// Filters of few ways that no table can hold: the kernel's verifier keeps so
-/// many conditional jumps pending, and a plan has room for so many filters.
+/// many conditional jumps pending, and a plan has room for that many filters.
 #[test]
 fn users_leave_room_for_the_superusers_long_and_many_filters() {
     let roomy = POLICY.replace("= 4", "= 400").replace("256 KiB", "64 MiB");
@@ -289,7 +289,7 @@ fn users_leave_room_for_the_superusers_long_and_many_filters() {
     }
 }
 
-/// What one user's filters leave of the room for shapes is everybody's.
+/// The room for subtables that one user's filters leave is for all users.
 #[test]
 fn no_user_has_all_subtables() {
     let fabric = MemBackend::new();
@@ -537,7 +537,7 @@ fn users_leave_shapes_and_verifier_steps_to_root() {
         engine.open(owner(1, 0), heavy()).expect("root's reserve");
         let _ = engine.poll_finished();
     }
-    // But root's do not let everybody wait for ever either.
+    // But root's requests do not let all users wait for ever either.
     let refusals = (0..20).filter(|_| engine.open(owner(1, 0), heavy()).is_err());
     assert!(refusals.count() > 10);
 }

@@ -1,4 +1,4 @@
-//! The policy: what its file says, and what follows for those who ask.
+//! The policy: the content of its file, and what users get by it.
 
 use std::net::IpAddr;
 use std::path::Path;

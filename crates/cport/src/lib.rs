@@ -308,7 +308,7 @@ fn described(frame: &Frame<'_>) -> CFrame {
 /// Receives frames.
 ///
 /// # Safety
-/// A port, see the header, and room for so many frames.
+/// A port, see the header, and room for this many frames.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn weir_port_recv(
     from: *mut CPort,
@@ -392,7 +392,7 @@ pub unsafe extern "C" fn weir_port_send_batch(
     if frames.is_null() {
         return failed(format!("the array of {count} frames is a null pointer"));
     }
-    // SAFETY: not null, and therefore so many structures by the caller's promise.
+    // SAFETY: not null, and therefore that many structures by the caller's promise.
     let vectors = unsafe { std::slice::from_raw_parts(frames, count.min(SEND_FRAMES_MAX)) };
     let mut frames = Vec::with_capacity(vectors.len());
     for (number, vector) in vectors.iter().enumerate() {
@@ -405,7 +405,7 @@ pub unsafe extern "C" fn weir_port_send_batch(
                 "frame {number} has {len} bytes: at most the MTU and the link-layer header"
             ));
         }
-        // SAFETY: not null, and therefore so many bytes by the caller's promise.
+        // SAFETY: not null, and therefore that many bytes by the caller's promise.
         frames.push(unsafe { std::slice::from_raw_parts(vector.base, len) });
     }
     port.send(&frames).map_or_else(failed, |sent| sent as c_int)

@@ -32,7 +32,7 @@ const LINGER: Duration = Duration::from_secs(5);
 /// When a process says that it waits for others that use its sockets.
 const RELAYS_SAID: Duration = Duration::from_secs(2);
 
-/// What the environment says.
+/// The settings in the environment.
 #[derive(Debug)]
 pub(crate) struct Settings {
     plan: HostPlan,
@@ -44,7 +44,7 @@ pub(crate) struct Settings {
 static SETTINGS: OnceLock<Settings> = OnceLock::new();
 static CONFIGURED: AtomicBool = AtomicBool::new(false);
 
-/// What a process has once; the child of a fork has a new one.
+/// State that a process has once; the child of a fork has a new one.
 pub(crate) struct Process {
     pub(crate) taken: Mutex<Taken>,
     host: Mutex<Host>,
@@ -131,7 +131,7 @@ pub(crate) fn is_configured() -> bool {
     CONFIGURED.load(Relaxed)
 }
 
-/// What the environment says, if it names a host.
+/// The settings in the environment, if it names a host.
 pub(crate) fn settings() -> Option<&'static Settings> {
     SETTINGS.get()
 }

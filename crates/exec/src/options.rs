@@ -58,7 +58,7 @@ const TCP: c_int = libc::IPPROTO_TCP;
 const IP: c_int = libc::IPPROTO_IP;
 const IPV6: c_int = libc::IPPROTO_IPV6;
 
-/// Options without an effect on weir's sockets: they tell the kernel how to do its own work, or
+/// Options without an effect on weir's sockets: they concern the kernel's own work, or
 /// are true already.
 const ADVICE: &[(c_int, c_int)] = &[
     (SOL_SOCKET, libc::SO_REUSEADDR),

@@ -29,7 +29,7 @@ fn jump(code: u32, k: u32, jt: u8, jf: u8) -> sock_filter {
 }
 
 /// Makes `io_uring_setup(2)` fail with `EPERM` in this process and all that it starts, except for
-/// the rings of weir's own links, which the kernel tells by their number of entries.
+/// the rings of weir's own links, which differ by their number of entries.
 pub(crate) fn refuse_io_uring() {
     use libc::{BPF_ABS, BPF_JEQ, BPF_JMP, BPF_K, BPF_LD, BPF_RET, BPF_W};
     // SAFETY: the kernel refuses a null pointer.

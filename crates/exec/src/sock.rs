@@ -24,7 +24,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::Duration;
 use weir_socket::{TcpListener, TcpStream, UdpSocket};
 
-/// What a socket is now.
+/// The present kind of a socket.
 #[derive(Clone)]
 pub(crate) enum Endpoint {
     /// Of the kernel, until an address decides.

@@ -19,7 +19,7 @@ pub(crate) const FDS_MAX: usize = 1 << 20;
 /// Slots that are allocated together.
 const CHUNK: usize = 1 << 10;
 
-/// What a descriptor is.
+/// The kind of a descriptor.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 enum Kind {
@@ -282,7 +282,7 @@ pub(crate) fn range(first: usize, last: usize) -> Vec<(c_int, Arc<Sock>)> {
 }
 
 /// Begins a new table in the child of a fork, where the locks of the old one may be held by threads
-/// that do not exist. `inherit` makes the child's socket for a descriptor; the argument tells
+/// that do not exist. `inherit` makes the child's socket for a descriptor; the argument says
 /// whether it was a socket of weir. Relayed descriptors stay so.
 pub(crate) fn begin_anew(inherit: impl Fn(c_int, bool) -> Option<Arc<Sock>>) {
     let slots = Box::new(Slots([const { OnceLock::new() }; FDS_MAX / CHUNK]));

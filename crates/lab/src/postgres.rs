@@ -168,7 +168,7 @@ impl Postgres {
             .output()
     }
 
-    /// What psql prints for a query: a line a row, columns separated by `|`.
+    /// The output of psql for a query: a line a row, columns separated by `|`.
     ///
     /// # Panics
     /// If the query fails.

@@ -1,4 +1,4 @@
-//! What a test needs from its machine, and how it skips without it.
+//! The needs of tests, and how tests skip without them.
 //!
 //! A test without its need is skipped, with a reason; with `CI=true` in the environment it fails,
 //! so that nothing remains untested unnoticed.

@@ -1,4 +1,4 @@
-//! What the tables need of a frame, read once: addresses, protocol, transport ports.
+//! The parts of a frame that the tables need, read once: addresses, protocol, transport ports.
 //!
 //! VLAN tags and PPPoE session headers are passed over; of a tunnel, the outer packet counts. A
 //! frame is untrusted and may end anywhere: missing fields are zero, and a frame without readable
@@ -33,7 +33,7 @@ impl fmt::Display for Host {
     }
 }
 
-/// What two hosts exchange.
+/// The protocol between two hosts.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Kind {
     /// Frames of an EtherType; of 0 where there is none, as with IEEE 802.3 lengths.
@@ -49,7 +49,7 @@ pub struct Flow {
     pub a: Host,
     /// The greater end.
     pub b: Host,
-    /// What they exchange.
+    /// Their protocol.
     pub kind: Kind,
     /// The transport port of `a`; 0 without one.
     pub a_port: u16,

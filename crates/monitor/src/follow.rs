@@ -1,7 +1,7 @@
 //! Following a connection: the bytes of both directions, in order, as far as the frames have them.
 //!
 //! A segment that comes late waits for what is before it; bytes that are there twice are taken from
-//! the first segment that had them; bytes that never come are told as missing. Fragmented IP
+//! the first segment that had them; missing bytes are reported. Fragmented IP
 //! packets are not put together.
 
 use crate::digest::{Digest, Flow};
@@ -27,7 +27,7 @@ pub enum Side {
 pub enum Content {
     /// Bytes that were sent.
     Bytes(Vec<u8>),
-    /// So many bytes were not in the frames.
+    /// This many bytes were not in the frames.
     Missing(u32),
 }
 
@@ -36,7 +36,7 @@ pub enum Content {
 pub struct Chunk {
     /// The sender.
     pub side: Side,
-    /// What was sent.
+    /// The sent bytes.
     pub content: Content,
 }
 

@@ -51,7 +51,7 @@ pub struct Totals {
     pub frames: u64,
     /// Bytes on the wire.
     pub bytes: u64,
-    /// Number of frames that were lost for want of room in the port's queue.
+    /// Number of frames that were lost for lack of room in the port's queue.
     pub lost: u64,
 }
 
@@ -59,7 +59,7 @@ pub struct Totals {
 #[derive(Debug)]
 pub struct Model {
     totals: Totals,
-    /// Losses by the port's own counter, which may be ahead of what frames tell.
+    /// Losses by the port's own counter, which may be ahead of the losses that frames carry.
     lost_by_port: u64,
     span_ns: Option<(i64, i64)>,
     talkers: Table<Host>,
@@ -124,7 +124,7 @@ impl Model {
         }
     }
 
-    /// Sets the number of lost frames by the ports' own counters: the last losses are told by no
+    /// Sets the number of lost frames by the ports' own counters: the last losses are in no
     /// frame until one follows.
     pub fn set_lost_by_port(&mut self, lost: u64) {
         self.lost_by_port = lost;

@@ -70,7 +70,7 @@ fn end(text: &str) -> Option<(IpAddr, u16)> {
     Some((address, port))
 }
 
-/// Sockets, by what a conversation tells of them.
+/// Sockets, by the addresses of a conversation.
 #[derive(Default, Debug)]
 pub struct Sockets {
     connected: HashMap<(u8, IpAddr, u16, IpAddr, u16), Socket>,

@@ -6,7 +6,7 @@ use weir_wire::LinkType;
 /// Bytes of a chunk of memory, in which frames are one behind the other.
 const CHUNK_LEN: usize = 1 << 20;
 
-/// What is known of a frame besides its bytes.
+/// The metadata of a frame.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Meta {
     /// Bytes on the wire.

@@ -49,7 +49,7 @@ pub struct Row<K> {
     pub rate: f64,
     /// Bytes at the last tick.
     ticked: u64,
-    /// A name that a frame told: a server's in TLS or HTTP.
+    /// A name in a frame: a server's in TLS or HTTP.
     pub note: Option<Box<str>>,
 }
 

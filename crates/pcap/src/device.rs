@@ -4,7 +4,7 @@ use rustix::net::netdevice::name_to_index;
 use rustix::net::{AddressFamily, SocketType, socket};
 use weir_broker::Bytes;
 
-/// What precedes a name that is weir's alone.
+/// The prefix of a name that is weir's alone.
 const SCHEME: &str = "weir:";
 
 /// A device that a port is opened on.
@@ -22,7 +22,7 @@ pub(crate) fn is_interface(name: &str) -> bool {
 }
 
 impl Device {
-    /// The device of this name; `None` if it is none of weir's, but perhaps one of the system's
+    /// The device of this name; `None` if it is not weir's, but perhaps one of the system's
     /// library, such as `usbmon0`.
     ///
     /// # Errors

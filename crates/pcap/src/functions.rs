@@ -1,4 +1,4 @@
-//! The functions of libpcap, each in a line: what this library exports, and who does it.
+//! The functions of libpcap, each in a line: what this library exports, and which library does it.
 //!
 //! Functions of the first list are the system's. Those of the second choose between weir's devices
 //! and the system's, in `open`. Those of the third take a `pcap_t`: for one of weir's the function

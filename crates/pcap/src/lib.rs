@@ -14,7 +14,7 @@
 //!
 //! | module | what |
 //! |---|---|
-//! | `functions` | the list of all functions, and who does each |
+//! | `functions` | the list of all functions, and the library of each |
 //! | `real` | the system's library |
 //! | `table` | weir's captures as `pcap_t` |
 //! | `open`, `device` | opening, closing and listing devices; their names |

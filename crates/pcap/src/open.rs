@@ -1,4 +1,4 @@
-//! What is around captures: weir's devices and the system's, opened and closed.
+//! The functions around captures: weir's devices and the system's, opened and closed.
 
 use crate::capture::Capture;
 use crate::device::Device;

@@ -1,7 +1,7 @@
 //! weir's captures as the application's `pcap_t`.
 //!
 //! A `pcap_t` of weir's is the address of a place in a table of this library's own. So comparing an
-//! address tells weir's from the system's, and nothing of an unknown handle is read.
+//! address distinguishes weir's from the system's, and nothing of an unknown handle is read.
 
 use crate::capture::Capture;
 use crate::types::Pcap;

@@ -107,7 +107,7 @@ impl Handle {
         unsafe { libc::poll(&raw mut poll, 1, milliseconds) == 1 }
     }
 
-    /// Dispatches by an event loop until so many frames came.
+    /// Dispatches by an event loop until this many frames came.
     fn dispatch_until(&self, frames: usize) {
         let began = Instant::now();
         let mut seen = 0;

@@ -130,7 +130,7 @@ impl Connection {
     }
 
     /// Accepts a request for connection that came to `asked`; `local` is the new
-    /// connection's port. `None` if the Pup is none.
+    /// connection's port. `None` if the Pup is not such a request.
     pub fn accept(now: Duration, local: Port, request: &Pup) -> Option<Connection> {
         let peer = rfc_port(request)?;
         let id = request.head.identifier;
@@ -446,7 +446,7 @@ impl Connection {
         if self.state != State::Open {
             return None;
         }
-        // The application has read: tell a sender that had stopped.
+        // The application has read: inform a sender that had stopped.
         if self.receiver.window_opened() {
             self.acknowledge();
             return self.out.pop_front();

@@ -5,13 +5,13 @@ use crate::datagram::{HOPS_MAX, Port, Pup, error};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// A route that is not renewed ends after this time: gateways tell their tables
+/// A route that is not renewed ends after this time: gateways announce their tables
 /// each 30 seconds.
 pub const ROUTE_LIFE: Duration = Duration::from_secs(90);
-/// Interval at which a gateway tells its table.
+/// Interval at which a gateway announces its table.
 pub const ANNOUNCE_INTERVAL: Duration = Duration::from_secs(30);
 
-/// What a gateway tells of one network: four bytes.
+/// The announcement of one network: four bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Route {
     /// The network.
@@ -20,7 +20,7 @@ pub struct Route {
     pub gateway_net: u8,
     /// The gateway to it.
     pub gateway_host: u8,
-    /// Gateways on the way, without the one that tells.
+    /// Gateways on the way, without the announcing one.
     pub hops: u8,
 }
 
@@ -41,7 +41,7 @@ impl Route {
     }
 }
 
-/// What becomes of a Pup at a gateway.
+/// The outcome of a Pup at a gateway.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Forward {
     /// The Pup is for the gateway itself.
@@ -92,7 +92,7 @@ impl Gateway {
         &self.links
     }
 
-    /// Takes the routes that another gateway, a host on this link, has told.
+    /// Takes the routes that another gateway, a host on this link, has announced.
     pub fn learn(&mut self, now: Duration, link: usize, from: u8, payload: &[u8]) {
         self.table.retain(|_, entry| entry.until > now);
         if from == 0 || self.links[link].host == from {
@@ -124,7 +124,7 @@ impl Gateway {
         }
     }
 
-    /// What the gateway tells on a link.
+    /// The gateway's announcement on a link.
     pub fn routes(&self, now: Duration) -> Vec<Route> {
         let direct = self.links.iter().map(|own| Route {
             net: own.net,

@@ -25,7 +25,7 @@ pub struct Drops {
     pub malformed: u64,
     /// The Pup is for another host.
     pub not_ours: u64,
-    /// Nobody listens at its socket.
+    /// No service listens at its socket.
     pub no_socket: u64,
     /// There was no room for it, or for the answer.
     pub no_room: u64,
@@ -129,7 +129,7 @@ impl Host {
         room
     }
 
-    /// Sets the time that the host tells.
+    /// Sets the time that the host answers with.
     pub fn set_clock(&mut self, clock: Clock) {
         self.clock = Some(clock);
     }
@@ -346,7 +346,7 @@ impl Host {
         };
         match answer {
             Some(mut answer) => {
-                // The answer names the host that answers, not "every host", and tells
+                // The answer names the host that answers, not "every host", and gives
                 // a host its net.
                 answer.head.src.host = self.address.host;
                 answer.head.src.net = self.address.net;

@@ -40,7 +40,7 @@ pub fn emit_udp(dst: u8, src: u8, datagram: &mut [u8]) {
 }
 
 /// The Pup of a datagram over UDP, with the source and the destination host of
-/// its frame; `None` if it is none.
+/// its frame; `None` if it is not a Pup.
 pub fn parse_udp(datagram: &[u8]) -> Option<(u8, u8, &[u8])> {
     let (_, frame) = datagram.split_at_checked(2)?;
     let words = usize::from(read_u16(datagram, 0));

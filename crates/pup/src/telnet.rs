@@ -15,7 +15,7 @@ pub mod mark {
     pub const TIMING_REPLY: u8 = 6;
 }
 
-/// What arrives from a Telnet peer.
+/// Data and commands from a Telnet peer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Event {
     /// A character.

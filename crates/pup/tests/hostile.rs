@@ -66,7 +66,7 @@ fn requests_for_connections_are_bounded() {
     let mut host = Host::new(1, 2, 5);
     host.listen(socket::FTP);
     let now = Duration::ZERO;
-    // A peer that uses its connections gets so many; repetitions open no second ones.
+    // A peer that uses its connections gets that number; repetitions open no second ones.
     for number in 0..2 * CONNECTIONS_OF_PEER_MAX as u32 {
         let of_limit = number < CONNECTIONS_OF_PEER_MAX as u32;
         for _ in 0..2 {
@@ -74,7 +74,7 @@ fn requests_for_connections_are_bounded() {
             assert_eq!(opened.is_some(), of_limit, "{number}");
         }
     }
-    // And all peers together so many.
+    // And all peers together get the limit of all.
     let mut opened = CONNECTIONS_OF_PEER_MAX;
     for from in 4..=100 {
         opened += usize::from(open(&mut host, now, port(from, 7), true).is_some());

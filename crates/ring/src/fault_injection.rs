@@ -21,7 +21,7 @@ pub(crate) fn write_allowed() -> bool {
     }
 }
 
-/// Runs what dies after so many writes; tells whether it did.
+/// Runs `f`, which dies after the given number of writes; returns whether it died.
 pub(crate) fn crash_after(writes: u64, run: impl FnOnce()) -> bool {
     WRITES_REMAINING.set(Some(writes));
     run();

@@ -1,4 +1,4 @@
-//! Tells a process from one that was forked from it.
+//! Distinguishes a process from one that was forked from it.
 #![allow(unsafe_code)] // Mapped memory.
 
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};

@@ -46,7 +46,7 @@ impl Mapping {
         );
         // SAFETY: inside of the mapping, as just compared; a copy to raw
         // memory, of which no reference exists. The kernel may read it at the
-        // same time only if another holder of the socket told it to, and then
+        // same time only if another holder of the socket asked for it, and then
         // sends what it finds.
         unsafe {
             let to = self.start.cast::<u8>().add(at);
@@ -58,11 +58,10 @@ impl Mapping {
     pub(crate) fn read(&self, at: usize, len: usize, to: &mut Vec<u8>) {
         assert!(at + len <= self.bytes, "chunks lie inside the memory");
         to.reserve(len);
-        // SAFETY: inside of the mapping, as just compared, and there is room
-        // for as many bytes behind those of the vector, which are written
-        // before it is told of them. A copy from raw memory, to which no
-        // reference is made: whoever writes there meanwhile changes bytes of
-        // the copy and nothing else.
+        // SAFETY: inside of the mapping, as just compared, and there is room for as many bytes
+        // behind those of the vector, which are written before it gets their addresses. A copy from
+        // raw memory, to which no reference is made: a process that writes there meanwhile changes
+        // bytes of the copy and nothing else.
         unsafe {
             let end = to.as_mut_ptr().add(to.len());
             std::ptr::copy_nonoverlapping(self.start().add(at), end, len);
@@ -78,7 +77,7 @@ impl Mapping {
         }
     }
 
-    /// Writes the 32-bit number at a place if it is `from`; tells whether it
+    /// Replaces the 32-bit number at an offset if it is `from`; returns whether it
     /// was.
     #[inline]
     pub(crate) fn compare_exchange_u32(&self, at: usize, from: u32, to: u32) -> bool {

@@ -39,7 +39,7 @@ pub trait RingMemory {
 
 /// An impossible position: another writer has changed the ring.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
-#[error("a ring of {entries} entries says that it holds {held}: somebody else has written to it")]
+#[error("a ring of {entries} entries says that it holds {held}: another process has written to it")]
 pub struct Corrupt {
     /// Number of slots.
     pub entries: u32,

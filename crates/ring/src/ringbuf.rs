@@ -53,7 +53,7 @@ pub enum Error {
     /// The descriptor is not that of a BPF ring buffer.
     #[error("the descriptor is not that of a BPF ring buffer ({reason})")]
     NotARing {
-        /// What the descriptor is instead.
+        /// The reason.
         reason: String,
     },
     /// The ring could not be mapped.

@@ -50,7 +50,7 @@ impl RingbufMap {
         })
     }
 
-    /// What the kernel was told last, and where the last reader of ours was.
+    /// The consumer position that the kernel has, and that of the last reader.
     pub(crate) fn left_at(&self) -> (u64, u64) {
         (
             self.consumer_word(0).load(Ordering::Acquire),
@@ -68,11 +68,10 @@ impl RingbufMap {
     /// The bytes of the record at `position`, behind its header.
     ///
     /// # Safety
-    /// A committed record of `len` bytes or more begins there, all of it
-    /// before the producer's position, and as long as the result lives no
-    /// position beyond `position` is published. Then the kernel does not
-    /// write these bytes, and nobody else can: user space may map them for
-    /// reading only.
+    /// A committed record of at least `len` bytes begins there, all of it before the producer's
+    /// position, and while the result lives no position beyond `position` is published. Then the
+    /// kernel does not write these bytes, and no process can: user space may map them for reading
+    /// only.
     pub(crate) unsafe fn record(&self, position: u64, len: usize) -> &[u8] {
         let at = self.place(position) + HEADER_BYTES as usize;
         // SAFETY: a record is no longer than the ring, which is mapped twice

@@ -2,7 +2,7 @@
 //! pthreads does.
 //!
 //! The word names the holder: the process's number among those that share the memory, and the
-//! number's generation, which tells a reassigned number from the earlier one. A process that
+//! number's generation, which distinguishes a reassigned number from the earlier one. A process that
 //! finds a dead holder takes the lock over, and recovers what the holder has left unfinished.
 //!
 //! No process waits for the lock: one that does not get it does other work.
@@ -17,7 +17,7 @@ pub trait AtomicWord {
     fn store(&self, value: u32);
 }
 
-/// Limit on the processes that a lock can tell apart.
+/// Limit on the processes that a lock distinguishes.
 pub const OWNERS_MAX: u16 = 255;
 
 /// The holder of a lock.

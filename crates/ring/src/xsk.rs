@@ -1,5 +1,5 @@
 //! The four rings of an `AF_XDP` socket, mapped (`linux/if_xdp.h`).
-#![allow(unsafe_code)] // The promise of whoever maps them.
+#![allow(unsafe_code)] // The caller of `map` promises that the memory is valid.
 
 use crate::mapping::Mapping;
 use crate::queue::{Consumer, Producer, RingMemory};
@@ -243,7 +243,7 @@ impl XskRings {
     /// [shared](crate::XskQueue::share).
     ///
     /// # Errors
-    /// If they were not, or the descriptor is none of such a socket.
+    /// If they were not, or the descriptor is not such a socket's.
     pub unsafe fn map(socket: impl AsFd, sizes: RingSizes, umem: &Umem) -> io::Result<XskRings> {
         let all = [sizes.fill, sizes.rx, sizes.tx, sizes.completion];
         let fits = |entries: u32| entries.is_power_of_two() && entries <= XskRings::ENTRIES_MAX;

@@ -41,10 +41,9 @@ impl<T: FromZeros> Zeroed<T> {
     pub fn populated() -> io::Result<Zeroed<T>> {
         let zeroed = Self::map()?;
         zeroed.advise(Advice::LinuxHugepage).ok();
-        // Page by page: the kernel's own way (`MADV_POPULATE_WRITE`) holds up all who map
-        // memory meanwhile.
+        // Page by page: `MADV_POPULATE_WRITE` would block all threads that map memory meanwhile.
         for at in (0..size_of::<T>()).step_by(PAGE_MIN) {
-            // SAFETY: inside of the mapping, which nobody else knows yet; it is zeros.
+            // SAFETY: inside of the mapping, which has no other reference yet; it is zeros.
             unsafe { zeroed.0.cast::<u8>().add(at).write_volatile(0) };
         }
         Ok(zeroed)
@@ -94,7 +93,7 @@ impl<T> Deref for Zeroed<T> {
 impl<T> DerefMut for Zeroed<T> {
     #[inline]
     fn deref_mut(&mut self) -> &mut T {
-        // SAFETY: as above, and nobody else has a reference.
+        // SAFETY: as above, and there is no other reference.
         unsafe { self.0.as_mut() }
     }
 }

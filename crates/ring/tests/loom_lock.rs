@@ -1,6 +1,5 @@
-//! All orders in which processes can meet at a lock whose holder may die at
-//! any step: never two have it, and what it guards is never half done when
-//! somebody else sees it.
+//! All orders in which processes can meet at a lock whose holder may die at any step: the lock
+//! never has two holders, and what it guards is never incomplete when another process sees it.
 //!
 //! `cargo test -p weir-ring --test loom_lock` (seconds).
 
@@ -37,7 +36,7 @@ impl AtomicWord for Cell<'_> {
 }
 
 /// Adds one to both numbers under the lock, and dies after that many steps;
-/// tells whether it came to the end.
+/// returns whether it came to the end.
 fn adds(shared: &Shared, number: u16, generation: u32, steps: u32) -> bool {
     let is_alive = |number: u16| !shared.dead[usize::from(number)].load(Ordering::Acquire);
     let me = LockOwner::new(number, generation);
@@ -116,8 +115,8 @@ fn the_model_sees_a_lock_that_is_let_go_too_early() {
     all_orders(Ordering::Relaxed, u32::MAX);
 }
 
-/// A number given anew is not taken for the one before: who has found the
-/// first of that number dead does not take the lock from the second.
+/// A reassigned number is not taken for the earlier one: a process that has found the earlier
+/// holder dead does not take the lock from the later one.
 #[test]
 fn a_lock_is_not_taken_from_the_next_of_the_same_number() {
     struct Late<'a>(&'a std::cell::Cell<u32>);
@@ -155,7 +154,7 @@ fn a_lock_is_not_taken_from_the_next_of_the_same_number() {
     });
     assert_eq!(tried, TryLock::Busy);
     assert_eq!(word.get() & 255, 1);
-    // One of our own number came before us: nobody else can have it.
+    // A process of our own number had the lock before us: no other can have it.
     assert_eq!(
         try_lock(&lock, LockOwner::new(1, 3), alive),
         TryLock::OwnerDied

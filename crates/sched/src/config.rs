@@ -1,4 +1,4 @@
-//! What is wanted of a scheduler, and what is refused.
+//! The configuration of a scheduler, and its errors.
 
 /// Largest number of classes.
 pub const CLASSES_MAX: usize = 65_536;
@@ -12,7 +12,7 @@ pub const WEIGHT_MAX: u32 = 65_536;
 /// Largest rate in bytes per second: 1 Tb/s.
 pub const RATE_MAX: u64 = 125_000_000_000;
 
-/// What a queue holds at most; a frame that exceeds either is dropped.
+/// Limits of a queue; a frame that exceeds either is dropped.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Limit {
     /// Frames.
@@ -163,7 +163,7 @@ pub struct Ceiling {
     pub burst: u64,
 }
 
-/// What is wanted of a [`Scheduler`](crate::Scheduler).
+/// The configuration of a [`Scheduler`](crate::Scheduler).
 #[derive(Clone, PartialEq, Debug)]
 pub struct Config {
     /// The link's rate in bytes per second.

@@ -1,4 +1,4 @@
-//! What is queued.
+//! Queued frames.
 
 /// A frame that a scheduler holds.
 pub trait Frame {

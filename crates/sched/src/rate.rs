@@ -13,7 +13,7 @@ pub(crate) struct Rate {
     burst: u64,
     /// When the link has sent all that left, in ns.
     free: u64,
-    /// What `free` lacks, in ns / `rate`.
+    /// The remainder of `free`, in ns / `rate`.
     rest: u64,
 }
 

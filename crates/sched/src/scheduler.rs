@@ -8,7 +8,7 @@ use crate::rate::Rate;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-/// What leaves next.
+/// The frame that leaves next.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Next<T> {
     /// This frame, now.
@@ -19,7 +19,7 @@ pub enum Next<T> {
     Empty,
 }
 
-/// What became of the frames of a class.
+/// Counts of a class's frames by outcome.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct ClassCounts {
     /// Frames that left.
@@ -253,7 +253,7 @@ impl<T: Frame> Scheduler<T> {
         self.classes.len()
     }
 
-    /// What became of the frames of a class.
+    /// Counts of a class's frames by outcome.
     ///
     /// # Panics
     /// If there is no such class.

@@ -52,7 +52,7 @@ fn a_thousand_flows_get_equal_shares_of_fq_codel() {
     let mut config = Config::new(rate, Order::Drr);
     config.burst = 50_000;
     let fq = FqCodelConfig {
-        // So many queues that few flows share one.
+        // Enough queues that few flows share one.
         flows: 65_536,
         ..FqCodelConfig::default()
     };

@@ -76,8 +76,7 @@ impl World {
         };
         std::thread::scope(|scope| {
             for _ in 0..READERS {
-                // However late a client is: who came and was not accepted would wait
-                // for ever.
+                // Clients may be late: one that connects and is not accepted would wait for ever.
                 scope.spawn(|| while listener.accept().is_ok() && !over.load(Relaxed) {});
             }
             let start = Instant::now();

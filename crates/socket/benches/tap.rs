@@ -9,7 +9,7 @@
 //! Everything compared is written and read by the same program in the same
 //! calls of 128 KiB, one after the other, round after round, and the best round
 //! of each counts: whatever else the machine does falls on all alike. Besides,
-//! the processor time of all of the program's threads is told for a kilobyte,
+//! the processor time of all of the program's threads is printed for each kilobyte,
 //! the kernel's part included: that is little moved by other work.
 //! iperf3 between the same two namespaces says whether this program is a fair
 //! yardstick.

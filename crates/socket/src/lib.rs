@@ -22,9 +22,9 @@
 //! let mut client = TcpStream::connect(&here, "192.0.2.2:7")?;
 //! let (mut server, _) = listener.accept()?;
 //! client.write_all(b"hello")?;
-//! let mut heard = [0; 5];
-//! server.read_exact(&mut heard)?;
-//! assert_eq!(&heard, b"hello");
+//! let mut received = [0; 5];
+//! server.read_exact(&mut received)?;
+//! assert_eq!(&received, b"hello");
 //! # Ok(())
 //! # }
 //! ```

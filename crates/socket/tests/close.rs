@@ -208,7 +208,7 @@ fn options_hold_from_listener_and_socket_on() {
         assert_eq!(server.options().unwrap(), ours);
         listener.set_options(ours).unwrap();
         assert_eq!(listener.options().unwrap(), ours);
-        // What would reach nobody is refused.
+        // Data that no application will read is refused.
         let none = TcpOptions {
             hop_limit: 0,
             ..ours

@@ -18,7 +18,7 @@ use weir_socket::{Net, TcpListener, TcpStream, UdpSocket};
 use weir_stack::{Config, TxSink};
 use weir_wire::ethernet::Address;
 
-/// A link of which the driver panics once when it is told to.
+/// A link of which the driver panics once on request.
 struct Fragile {
     link: link::Mem,
     broken: Arc<AtomicBool>,
@@ -113,7 +113,7 @@ fn every_call_that_waits_ends_with_an_error() {
     assert!(by_panic <= 1, "{ended:?}");
     assert!(ended.into_iter().flatten().all(is_down));
     told.recv_timeout(WAIT_MAX).expect("no news comes");
-    // Nor is any call after it let wait, and the end of the host is none.
+    // Nor is any call after it let wait, and the host's end is not an error.
     assert!(is_down(TcpStream::connect(&net, "10.0.0.2:7")));
     assert!(net.is_gone());
     let began = Instant::now();

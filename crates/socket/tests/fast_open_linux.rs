@@ -49,7 +49,7 @@ for number in range(int(sys.argv[3])):
     stream.close()
 ";
 
-/// Linux at the other end of a TAP interface of two queues, ours being of so many
+/// Linux at the other end of a TAP interface of two queues, ours being of this many
 /// stacks.
 fn world(shards: usize) -> Option<(Lab, Host, Net)> {
     if !testenv::root() || !testenv::tun() || !testenv::programs(&["python3"]) {

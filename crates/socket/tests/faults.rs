@@ -1,7 +1,7 @@
 //! Sockets of ours and of Linux's over a TAP interface whose frames are lost,
 //! late, out of order, doubled and damaged, both ways.
 //!
-//! `weir_lab::seeds` tells of the variables that ask for more runs.
+//! `weir_lab::seeds` describes the variables that ask for more runs.
 
 mod common;
 
@@ -177,7 +177,7 @@ fn theirs(stream: &std::net::TcpStream) {
     talk(stream, || stream.shutdown(Shutdown::Write).unwrap(), 1);
 }
 
-/// A part of a run. If it fails, who waits for the other end would wait for ever.
+/// A part of a run. If it fails, the threads that wait for the other end would wait for ever.
 fn part(work: impl FnOnce()) {
     if catch_unwind(AssertUnwindSafe(work)).is_err() {
         std::process::abort();

@@ -1,4 +1,4 @@
-//! Groups: a kernel's bridge learns by IGMP and MLD who is in which, and sends
+//! Groups: a kernel's bridge learns by IGMP and MLD the members of each, and sends
 //! there alone.
 
 use std::time::{Duration, Instant};

@@ -45,7 +45,7 @@ trait Stream: Send + Sync {
         }
     }
 
-    /// Waits until so many bytes have come.
+    /// Waits until this many bytes have come.
     fn until_there(&self, count: usize) {
         let began = Instant::now();
         while self.peek(&mut [0; 100]).ok() != Some(count) {
@@ -256,7 +256,7 @@ fn what_comes_bit_by_bit_is_waited_for_once() {
     });
 }
 
-/// What the kernel tells only by a call of its own: no more than was asked for, and
+/// Values that the kernel returns only by a call of its own: no more than was asked for, and
 /// a segment.
 #[test]
 fn no_more_than_a_segment_beyond_waits_to_be_sent() {

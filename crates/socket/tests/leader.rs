@@ -34,7 +34,7 @@ fn pair(a: &Net, b: &Net) -> (TcpStream, TcpStream) {
     (near, listener.accept().unwrap().0)
 }
 
-/// Sends a byte and waits for it to come back, so many times: these calls lead.
+/// Sends a byte and waits for its echo, this many times: these calls lead.
 fn talk(mut near: &TcpStream, mut far: &TcpStream, times: usize) {
     thread::scope(|scope| {
         scope.spawn(move || {
@@ -85,8 +85,8 @@ fn a_call_that_leads_waits_no_longer_than_it_is_to() {
     talk(&near, &far, 3);
 }
 
-/// A fault in a call that leads ends all calls, as one of the net's thread does:
-/// nobody knows in what state the stack is.
+/// A fault in a call that leads ends all calls, as a fault of the net's thread does: the stack's
+/// state is unknown.
 #[test]
 fn a_call_that_leads_and_panics_takes_the_net_down() {
     let (near, far) = link::mem().unwrap();
@@ -180,7 +180,7 @@ fn by_descriptor(mut near: &TcpStream, mut far: &TcpStream) -> Duration {
 }
 
 /// Calls that could wait, but do not, since a descriptor is waited for, leave the links
-/// to the thread: else what comes is seen a millisecond late.
+/// to the thread: else frames are seen a millisecond late.
 #[test]
 fn a_waiter_of_a_descriptor_is_woken_at_once() {
     let (a, b) = nets();
@@ -220,7 +220,7 @@ fn one_thread_reads_and_one_writes() {
     });
 }
 
-/// Between calls that lead nobody waits for the links; but not for long.
+/// Between calls that lead no thread waits for the links, for up to a millisecond.
 #[test]
 fn frames_are_received_after_the_last_call() {
     let (a, b) = nets();

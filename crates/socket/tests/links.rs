@@ -107,7 +107,7 @@ fn a_host_goes_on_while_a_link_is_left() {
     let (net, out, near) = hosts();
     let mut first = echo(&net, &near[0], "10.0.0.9:7");
     let mut second = echo(&net, &near[1], "10.1.0.9:7");
-    // Nobody is to be told that nobody is there, which would be what fails first.
+    // No error about an absent host may come, which would be what fails first.
     let _taker = UdpSocket::bind(&near[0], "10.0.0.9:9").unwrap();
     let open = UdpSocket::bind(&net, "0.0.0.0:9").unwrap();
     let sockets = ["0.0.0.0:0", "10.0.0.1:0"].map(|at| {

@@ -13,7 +13,7 @@ fn at(ip: &str, port: u16) -> SocketAddr {
     SocketAddr::new(common::ip(ip), port)
 }
 
-/// A client, and a server of so many stacks.
+/// A client, and a server of this many stacks.
 fn sharded(shards: usize) -> (Net, Net) {
     let (a, b) = link::mem().unwrap();
     let server = Net::builder().link(b, &config(1)).shards(shards);
@@ -93,7 +93,7 @@ fn shared(net: &Net) -> std::io::Result<TcpListener> {
     socket.listen(100)
 }
 
-/// How many of so many connections each listener gets.
+/// How many of this many connections each listener gets.
 fn dealt(client: &Net, listeners: &[TcpListener], count: usize) -> Vec<usize> {
     let streams: Vec<TcpStream> = (0..count)
         .map(|_| TcpStream::connect(client, (V4[1], 80)).unwrap())
@@ -132,7 +132,7 @@ fn listeners_that_agree_share_a_place() {
         listeners.clear();
         let error = TcpStream::connect(&client, (V4[1], 80)).err().unwrap();
         assert_eq!(error.kind(), ErrorKind::ConnectionRefused);
-        // Who was there alone shares with nobody.
+        // A listener without sharing shares with no other.
         let _alone = TcpListener::bind(&server, "0.0.0.0:80").unwrap();
         assert_eq!(shared(&server).err().unwrap().kind(), ErrorKind::AddrInUse);
     }
@@ -202,7 +202,7 @@ fn bytes_in_a_syn_are_taken_by_every_shard() {
     }
 }
 
-/// Servers that are told one key take each other's cookies.
+/// Servers with the same key take each other's cookies.
 #[test]
 fn cookies_are_made_with_the_given_key() {
     let (client, server) = sharded(2);

@@ -1,5 +1,5 @@
-//! Hosts of several stacks: each connection is one stack's, and nobody outside
-//! sees that there is more than one.
+//! Hosts of several stacks: each connection belongs to one stack, and peers do not notice that
+//! there is more than one.
 
 mod common;
 
@@ -31,7 +31,7 @@ fn start(link: impl Link + 'static, n: usize, shards: usize) -> Net {
     builder.seed(SEED + n as u128).start().unwrap()
 }
 
-/// Two hosts of so many stacks, on a link that one stack of each holds.
+/// Two hosts of this many stacks, on a link that one stack of each holds.
 fn nets(shards: usize) -> (Net, Net) {
     let (a, b) = link::mem().unwrap();
     (start(a, 0, shards), start(b, 1, shards))
@@ -142,7 +142,7 @@ fn connections_spread_over_all_shards_and_carry_their_own_bytes() {
     }
 }
 
-/// A kernel at the other end of a TAP interface of so many queues.
+/// A kernel at the other end of a TAP interface of this many queues.
 fn with_kernel(shards: usize, queues: usize) -> (Lab, Host, Net) {
     let lab = Lab::new();
     let host = lab.host("linux").unwrap();
@@ -319,7 +319,7 @@ fn what_finds_no_room_is_lost_and_counted() {
     let (here, there) = (SocketAddr::new(ip(V4[0]), 80), ip(V4[1]));
     let ours = |port: &u16| shards.owner(here, SocketAddr::new(there, *port)) == 1;
     let src_port = (1..).find(ours).unwrap();
-    // A segment for nobody, longer than the link's frames are.
+    // A segment without a connection, longer than the link's frames.
     let addresses = AddrPair::new(there, here.ip()).unwrap();
     let AddrPair::V4(src, dst) = addresses else {
         unreachable!()
@@ -538,7 +538,7 @@ fn an_address_that_comes_later_is_all_shards() {
     let at = SocketAddr::new(ip(V6[0]), 80);
     let early = TcpListener::bind(&late, at).map(drop);
     let mut events = late.events();
-    // Who could bind came late, and the address was told before.
+    // The bind came late, and the address was announced before.
     let wait = if early.is_ok() {
         Duration::ZERO
     } else {

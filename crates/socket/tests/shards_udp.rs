@@ -21,8 +21,8 @@ const WAIT_MAX: Option<Duration> = Some(Duration::from_secs(60));
 /// As many flows as are sure to come by every queue.
 const FLOWS: usize = 24;
 
-/// A host of so many stacks, and a kernel at the other end of a TAP interface
-/// of so many queues.
+/// A host of this many stacks, and a kernel at the other end of a TAP interface
+/// of this many queues.
 fn with_kernel(shards: usize, queues: usize) -> (Lab, Host, Net) {
     let lab = Lab::new();
     let host = lab.host("linux").unwrap();
@@ -60,7 +60,7 @@ fn talk(host: &Host, net: &Net, version: [&str; 2]) {
     }
 }
 
-/// A connected socket of ours learns that nobody is at its peer.
+/// A connected socket of ours learns that no application is at its peer.
 fn be_refused(net: &Net, version: [&str; 2]) {
     let socket = UdpSocket::bind(net, SocketAddr::new(ip(version[0]), 0)).unwrap();
     socket.set_read_timeout(WAIT_MAX).unwrap();
@@ -96,8 +96,8 @@ fn datagrams_are_their_owners_whatever_queue_they_come_by() {
     }
 }
 
-/// Many peers' datagrams come while nobody reads: none is lost, and each peer's
-/// are in order. A task, a thread that waits and the descriptor see them all.
+/// Datagrams of many peers arrive unread: none is lost, and each peer's are in order. A task, a
+/// waiting thread and the descriptor see them all.
 #[test]
 fn what_waits_in_any_shard_is_read_in_each_peers_order() {
     const EACH: usize = 20;
@@ -129,7 +129,7 @@ fn what_waits_in_any_shard_is_read_in_each_peers_order() {
         let bind = |_| std::net::UdpSocket::bind(any).unwrap();
         (0..FLOWS).map(bind).collect()
     });
-    // The kernel learns who we are.
+    // The kernel learns our hardware address.
     clients[0].send_to(&[], at).unwrap();
     assert!(server.recv_owned().unwrap().0.is_empty());
     for number in 0..EACH {
@@ -179,8 +179,8 @@ fn block_on<T>(mut poll: impl FnMut(&mut Context<'_>) -> Poll<T>) -> T {
     }
 }
 
-/// What had come before a socket is connected is still read; after it, its peer
-/// alone, and who waits already hears it too.
+/// Datagrams from before a connect are still read; after it, only its peer's, also by a read that
+/// already waits.
 #[test]
 fn a_socket_is_connected_in_whichever_shard_its_peer_is() {
     if !testenv::root() || !testenv::tun() {
@@ -293,7 +293,7 @@ fn a_place_is_one_for_all_shards() {
     assert_eq!(error.kind(), ErrorKind::AddrInUse);
 }
 
-/// Several sockets at one place: each peer has one of them, in whichever shard.
+/// Several sockets bound to one address and port: each peer has one of them, in whichever shard.
 #[test]
 fn sockets_that_share_a_place_share_the_peers() {
     if !testenv::root() || !testenv::tun() {
@@ -315,7 +315,7 @@ fn sockets_that_share_a_place_share_the_peers() {
         for (number, server) in (0..).zip(&servers) {
             server.set_read_timeout(WAIT_MAX).unwrap();
             scope.spawn(move || {
-                // Until somebody says that it is over.
+                // Until the end is signalled.
                 while let Ok((mut bytes, from)) = server.recv_owned()
                     && !bytes.is_empty()
                 {

@@ -11,7 +11,7 @@ use weir_link::mem::Impairments;
 use weir_socket::{Net, TcpListener, TcpSocket, TcpStream};
 use weir_stack::tcp::TcpConfig;
 
-/// Sends so many bytes each way at once and checks them.
+/// Sends this many bytes each way at once and checks them.
 fn exchange(a: &Net, b: &Net, at: SocketAddr, len: usize) {
     let listener = TcpListener::bind(b, at).unwrap();
     let at = listener.local_addr().unwrap();

@@ -11,7 +11,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use weir_socket::tokio::{TcpListener, TcpStream, UdpSocket};
 use weir_socket::{Net, link};
 
-/// Two nets of so many stacks.
+/// Two nets of this many stacks.
 fn sharded(shards: usize) -> (Net, Net) {
     let (a, b) = link::mem().unwrap();
     let net = |link, number| {

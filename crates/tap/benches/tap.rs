@@ -66,7 +66,7 @@ struct Cost {
     batches: u64,
 }
 
-/// Forwards until told to stop; idle time counts little, as it sleeps.
+/// Forwards until stopped; sleeps when idle, so that idle time costs little.
 fn forward(tap: &mut Tap, stop: &AtomicBool) -> Cost {
     let links: Vec<LinkId> = tap.links().collect();
     let mut cost = Cost::default();

@@ -21,7 +21,7 @@
 //! Modules, in reading order: `tap` and `config` (memory and links), `io`
 //! (frames between rings and application), `bridge` (two links, [`fdb`] and
 //! [`switch`] of a learning bridge), `flow_cache` (verdicts cached in the
-//! kernel), `shared` (several processes), `link_monitor` and `news` (changes of
+//! kernel), `shared` (several processes), `link_monitor` and `link_changes` (changes of
 //! links), `error` and `stats`.
 //!
 //! [`Bridge`] combines these calls for a bump in the wire:

@@ -26,7 +26,7 @@ fn it_decides_as_the_model() {
     const SEED: u64 = 0x5eed_0004;
     println!("seed {SEED:#x}");
     let mut rng = Rng::new(SEED);
-    // Room enough that nobody is evicted: four times as many stations fit.
+    // Room enough that no station is evicted: four times as many fit.
     let mut switch = Switch::new(Settings::wire(4), SEED);
     let mut model: HashMap<(u16, Address), (usize, u32)> = HashMap::new();
     let (mut now, mut moved) = (0_u32, 0_u64);

@@ -111,7 +111,7 @@ fn named(number: u32) -> String {
     code::name(number).map_or_else(|| format!("code {number}"), str::to_owned)
 }
 
-/// What a client tells its application.
+/// An event of a client for its application.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Event {
     /// A response. It ends the transaction, unless responses are collected.
@@ -127,7 +127,7 @@ pub enum Event {
 #[error("the client has a transaction under way already")]
 pub struct Busy;
 
-/// What a client remembers of a server.
+/// A client's state of a server.
 #[derive(Clone, Copy, Debug)]
 struct Known<L> {
     link: L,
@@ -456,7 +456,7 @@ impl<L: Copy + Ord> Client<L> {
         }
     }
 
-    /// Tells a server which transaction this client has.
+    /// Reports this client's transaction to a server.
     fn answer_probe(&mut self, from: L, head: &Repr) {
         let state = u32::from(self.call.is_some());
         let answer = Repr {
@@ -515,7 +515,7 @@ impl<L: Copy + Ord> Client<L> {
         let head = Repr {
             client,
             multicast: request.server.is_group(),
-            // After the last packet of a repeated group, the server tells what it has.
+            // After the last packet of a repeated group, the server reports what it has.
             acknowledge: call.retries > 0 && call.pending == 0,
             retransmit_count: call.retries,
             response: false,
@@ -619,7 +619,7 @@ impl<L: Copy + Ord> Client<L> {
     }
 }
 
-/// NotifyVmtpServer: tells a server about its response `head`.
+/// NotifyVmtpServer: informs a server about its response `head`.
 fn notification(client: Entity, head: &Repr, code: u32, received: u32) -> Repr {
     Repr {
         client,

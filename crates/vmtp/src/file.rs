@@ -21,7 +21,7 @@ pub const READ: u32 = 1;
 pub const NOT_FOUND: u32 = 0x100;
 /// Response code: the file cannot be read.
 pub const UNREADABLE: u32 = 0x101;
-/// Response code: the request is none of this service.
+/// Response code: the request is not of this service.
 pub const NOT_UNDERSTOOD: u32 = 0x102;
 /// Length of the longest name, in bytes.
 pub const NAME_LEN_MAX: usize = 1024;
@@ -58,7 +58,7 @@ pub struct ShortPart {
     pub file_len: u64,
 }
 
-/// What a server answers to a [`Read`].
+/// A server's answer to a [`Read`].
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Part {
     /// Length of the whole file, in bytes.

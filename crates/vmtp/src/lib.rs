@@ -34,7 +34,7 @@
 //!
 //! # Modules in reading order
 //!
-//! 1. [`packet`]: header and values; [`Entity`]: who talks.
+//! 1. [`packet`]: header and values; [`Entity`]: identifies a client or server.
 //! 2. [`segment`]: blocks, masks, assembly.
 //! 3. [`Client`]: one transaction at a time, to one server or a group.
 //! 4. [`Server`]: requests of many clients, duplicates suppressed.

@@ -89,9 +89,9 @@ pub mod manager {
     /// ProbeEntity: is the co-resident entity alive, and what is its
     /// transaction?
     pub const PROBE: u32 = 0x101;
-    /// NotifyVmtpClient: tells a client of its request.
+    /// NotifyVmtpClient: informs a client about its request.
     pub const NOTIFY_CLIENT: u32 = 0x10f;
-    /// NotifyVmtpServer: tells a server of its response.
+    /// NotifyVmtpServer: informs a server about its response.
     pub const NOTIFY_SERVER: u32 = 0x110;
 }
 
@@ -218,7 +218,7 @@ pub struct Repr {
     pub client: Entity,
     /// MPG: the request goes to a group.
     pub multicast: bool,
-    /// APG: the receiver shall tell the state of the transaction.
+    /// APG: the receiver shall report the state of the transaction.
     pub acknowledge: bool,
     /// How often the message was sent before, 0 to 7.
     pub retransmit_count: u8,

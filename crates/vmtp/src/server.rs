@@ -54,7 +54,7 @@ const RETRY_INTERVAL: Duration = Duration::from_millis(20);
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Limits {
     /// Number of clients with a record. Further clients take the place of a client
-    /// of the link address that has most, or are told BUSY: a client that may
+    /// of the link address that has most, or get BUSY: a client that may
     /// still repeat an executed request is forgotten for one of another address
     /// only. Default 4,096.
     pub clients: usize,
@@ -424,9 +424,9 @@ impl<L: Copy + Ord> Server<L> {
         }
     }
 
-    /// NotifyVmtpClient: tells a client about its request `head`.
+    /// NotifyVmtpClient: informs a client about its request `head`.
     fn notify(&mut self, to: L, head: &Repr, code: u32, received: u32) {
-        // Nobody asks for an answer to a notification.
+        // A notification wants no answer.
         let notification = Repr {
             multicast: false,
             acknowledge: false,

@@ -53,7 +53,7 @@ struct Net {
     now: Duration,
     server: Server<u32>,
     limits: Limits,
-    /// Packets of the server that nobody has taken yet, and where they go.
+    /// Packets of the server that were not taken yet, and their destinations.
     sent: Vec<(u32, Vec<u8>)>,
     executed: HashMap<(Entity, u32), u32>,
 }

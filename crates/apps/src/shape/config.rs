@@ -73,7 +73,7 @@ pub enum FlowBy {
 pub struct ClassConfig {
     /// The name in statistics.
     pub name: String,
-    /// What it gets; `None`: what no other class gets.
+    /// The class's frames; `None`: all that no other class gets.
     pub filter: Option<Program>,
     /// Flows of its frames.
     pub by: FlowBy,
@@ -155,7 +155,7 @@ impl ShapeConfig {
     /// Reads a configuration.
     ///
     /// # Errors
-    /// What is wrong, and where.
+    /// The fault and its position.
     pub fn parse(text: &str, names: &dyn Names) -> Result<ShapeConfig, ConfigError> {
         #[derive(Deserialize)]
         #[serde(deny_unknown_fields)]
@@ -201,7 +201,7 @@ impl ShapeConfig {
 /// if it has one.
 ///
 /// # Errors
-/// What is wrong, and where.
+/// The fault and its position.
 pub fn schedulers_of(
     tables: Option<Spanned<DeValue<'_>>>,
     links: &[&str],

@@ -16,7 +16,7 @@ const BATCH: usize = 64;
 /// frame in the device's queue cannot be overtaken any more.
 const UNSENT_MAX: u32 = 256;
 
-/// Interval at which a device with so many frames is asked whether it took some.
+/// Interval at which a device with unsent frames is asked whether it took some.
 const RETRY: Duration = Duration::from_micros(50);
 
 /// Longest sleep, and so the interval at which `visit` is called when idle.

@@ -8,7 +8,7 @@ use weir_wire::{AddrPair, EtherType, Protocol, icmp, ipv4, ipv6, udp};
 
 pub const OWN: [Address; 2] = [Address([2, 0, 0, 0, 0, 1]), Address([2, 0, 0, 0, 0, 2])];
 pub const PEER: [Address; 2] = [Address([2, 0, 0, 0, 1, 1]), Address([2, 0, 0, 0, 1, 2])];
-/// The peers' addresses: of either link, a neighbour that is told.
+/// The peers' addresses: of either link, a configured neighbour.
 pub const PEER_V4: [Ipv4Addr; 2] = [Ipv4Addr::new(192, 0, 2, 9), Ipv4Addr::new(198, 51, 100, 9)];
 pub const OWN_V4: [Ipv4Addr; 2] = [Ipv4Addr::new(192, 0, 2, 1), Ipv4Addr::new(198, 51, 100, 1)];
 

@@ -4,7 +4,7 @@
 //! [`Closer`]), and connect repeatedly. The daemon learns a connection's user
 //! only after accepting it, and must then close it. Therefore a user with too
 //! many unclosed connections loses access to the socket file until they are
-//! closed; with too many of all users, everybody but the superuser does.
+//! closed; with too many of all users, all users but the superuser do.
 
 use super::closer::Closer;
 use super::limits;

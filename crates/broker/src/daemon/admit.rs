@@ -1,6 +1,6 @@
 //! Connections: admission and end.
 //!
-//! Every user of the machine can connect, so what it takes is bounded: who has
+//! Every user of the machine can connect, so admission is bounded: a user that has
 //! no grant is turned away at once, and new connections take at most a twentieth
 //! of a processor's time. Above that, connections wait in the listener's queue.
 //! Processor time is what counts, not the clock's: on a machine with other work
@@ -106,7 +106,7 @@ impl<F: Backend> Daemon<F> {
         self.connections.enter(uid, grant);
         self.clients
             .insert(number, Client::new(channel, owner, listener, grant));
-        // Of a user who has made too much work it is not read yet.
+        // The requests of a user over its budget are not read yet.
         self.watch(number);
     }
 

@@ -50,7 +50,7 @@ impl<K: Hash + Eq> Budget<K> {
 
 #[cfg(test)]
 impl<K: Hash + Eq> Budget<K> {
-    /// What is counted under a key.
+    /// The remaining time of a key.
     pub(super) fn remaining(&self, key: &K, now: Instant) -> Duration {
         let known = self.spent.get(key);
         known.map_or(Duration::ZERO, |(spent, at)| {
@@ -59,7 +59,7 @@ impl<K: Hash + Eq> Budget<K> {
     }
 }
 
-/// What users have spent, by user and by grant.
+/// The time that users have spent, by user and by grant.
 pub(super) struct Spending {
     users: Budget<u32>,
     grants: Budget<usize>,

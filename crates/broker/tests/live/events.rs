@@ -16,7 +16,7 @@ use weir_link::live::Sender;
 const POLICY: &str = "[[grant]]\nusers = ['*']\ninterfaces = ['eth*']\npriority_max = 9\n\
                       ports_max = 8\nmemory_max = '8 MiB'\ntake = true\n";
 
-/// Runs for a port of this process, and for one of nobody's by a broker.
+/// Runs for a port of this process, and for a port of user nobody by a broker.
 fn both(run: impl Fn(&Net, &dyn Fn(&str) -> Builder, bool) + Sync) {
     let Some(own) = net() else { return };
     let on = |name: &str| Port::on(name).in_process();
@@ -35,7 +35,7 @@ fn open(builder: Builder, as_nobody: bool) -> Port {
     }
 }
 
-/// The port's next news; a broker's take a moment.
+/// The port's next event; a broker's events take a moment.
 fn news(port: &mut Port) -> Vec<Event> {
     let deadline = Instant::now() + Duration::from_secs(60);
     loop {
@@ -139,7 +139,7 @@ fn a_signal_comes_with_frames_if_asked_for() {
         }
         count
     };
-    // As root both ways: a thread of nobody's may not signal root's process.
+    // Both as root: a thread of user nobody may not signal root's process.
     let Some(net) = net() else { return };
     let broker = Broker::start(&net, "");
     let ways: [Option<&Path>; 2] = [None, Some(&broker.path)];

@@ -1,6 +1,6 @@
 //! Programs that mean harm: with what the broker gave them, and with its
 //! socket.
-#![allow(unsafe_code)] // Raw calls of somebody who keeps to no interface.
+#![allow(unsafe_code)] // Raw calls of a process that ignores the interface.
 
 use crate::net::{Net, net, none_more, numbers};
 use crate::process::{Folder, Role};
@@ -221,7 +221,7 @@ fn what_a_client_is_given_reaches_nothing_else() {
     broker.kill();
 }
 
-/// In its own process, as nobody: everything that comes to mind.
+/// In a process of its own, as user nobody: every call that comes to mind.
 pub(crate) fn hostile() {
     let variable = |name| std::env::var(name).unwrap();
     let mut connection = Connection::to(Path::new(&variable("WEIR_SOCKET"))).unwrap();
@@ -386,7 +386,7 @@ fn the_broker_answers_whatever_others_do() {
     let Some(net) = net() else { return };
     let folder = Folder::new(&net);
     let (broker, _) = folder.broker(&net, &policy());
-    // One that waits for somebody does so for ever.
+    // A blocked client would otherwise wait for ever.
     let limit = Duration::from_secs(10);
     // Many connections, some of which say nothing, or nonsense, or half.
     for _ in 0..20 {
@@ -436,8 +436,8 @@ fn the_broker_answers_whatever_others_do() {
     broker.end();
 }
 
-/// What is granted can be used again at once: who closes all and opens again
-/// waits until the kernel has freed it.
+/// A grant can be used again at once: a user that closes all ports and opens again waits until the
+/// kernel has freed them.
 #[test]
 fn memory_of_a_closed_port_is_waited_for() {
     let Some(net) = net() else { return };
@@ -462,7 +462,7 @@ fn memory_of_a_closed_port_is_waited_for() {
     broker.kill();
 }
 
-/// A filter of so many loads at computed offsets: the verifier goes through a
+/// A filter of this many loads at computed offsets: the verifier goes through a
 /// load routine for each.
 fn nested(loads: usize, value: usize) -> String {
     let (open, close) = ("ether[".repeat(loads + 1), "]".repeat(loads + 1));

@@ -100,7 +100,7 @@ fn frames_carry_time_tag_length_and_losses() {
                 lost += frame.lost_before() as usize;
             }
             if (seen, lost) == before {
-                // What was lost last is told with the next frame.
+                // The next frame carries the count of the last losses.
                 net.send(9, 1);
                 seen -= 1;
             }

@@ -67,7 +67,7 @@ pub(crate) fn none_more(port: &mut Port) -> bool {
     left.unwrap().is_empty()
 }
 
-/// Sends numbered datagrams until told to stop; how many.
+/// Sends numbered datagrams until stopped; returns their number.
 pub(crate) fn stream(net: &Net, stop: &AtomicBool) -> u32 {
     net.a.run(|| {
         let socket = UdpSocket::bind("10.0.0.1:0").unwrap();

@@ -1,6 +1,6 @@
 //! Brokers and programs in processes of their own, to be killed.
 //!
-//! Each is this test's executable again, told by the environment what to be.
+//! Each is this test's executable again, with its role in the environment.
 
 use crate::net::Net;
 use rustix::process::Signal;
@@ -130,7 +130,7 @@ impl Role {
         }
     }
 
-    /// How many frames a reader has got: it is waited for so many, and then until
+    /// How many frames a reader has got: waits for the expected number, and then until
     /// nothing more comes for a while.
     pub(crate) fn count(&mut self, expected: usize) -> usize {
         loop {

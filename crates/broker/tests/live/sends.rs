@@ -200,7 +200,7 @@ fn the_superuser_sends_in_process_and_by_a_broker_elsewhere() {
     broker.end();
 }
 
-/// In its own process, as nobody: sends a frame, says so, and waits.
+/// In a process of its own, as user nobody: sends a frame, says so, and waits.
 pub(crate) fn sender() {
     let variable = |name| std::env::var(name).unwrap();
     let port = Port::on(&variable("WEIR_INTERFACE")).broker(Path::new(&variable("WEIR_SOCKET")));
@@ -242,7 +242,7 @@ impl Folder {
         pins
     }
 
-    /// Waits until there are so many.
+    /// Waits until their number is `count`.
     fn has_paths(&self, net: &Net, count: usize, what: &str) {
         until(what, || self.paths(net).len() == count);
     }

@@ -13,7 +13,7 @@ const POLICY: &str = "[[grant]]\nusers = ['*']\ninterfaces = ['*']\npriority_max
                       ports_max = 8\nmemory_max = '64 MiB'\ntake = true\n\
                       filter = 'udp dst portrange 5000-5999'\n";
 
-/// A port of nobody's.
+/// A port of user nobody.
 fn port(net: &Net, folder: &Folder, filter: &str, take: bool) -> Port {
     unprivileged::run(|| {
         let port = Port::on(net.eth_b.name()).broker(&folder.socket);
@@ -113,8 +113,8 @@ fn without_a_broker_frames_come_and_requests_fail() {
     broker.kill();
 }
 
-/// Its socket is there until its process is gone: who connects meanwhile gets
-/// no answer, and is to go on as without a broker.
+/// The socket stays until the broker's process is gone: a client that connects meanwhile gets no
+/// answer, and must go on as without a broker.
 #[test]
 fn a_broker_on_its_way_out_is_none() {
     let Some(net) = net() else { return };

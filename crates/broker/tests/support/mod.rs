@@ -16,7 +16,7 @@ use weir_broker::protocol::{
     ServerMessage, decode, encode,
 };
 
-/// A socket's path that nobody else has.
+/// The path of a socket of this test alone.
 pub(crate) fn socket_path() -> PathBuf {
     static NUMBER: AtomicU32 = AtomicU32::new(0);
     let number = NUMBER.fetch_add(1, Ordering::Relaxed);

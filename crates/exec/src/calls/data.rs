@@ -22,7 +22,7 @@ pub(super) const PARTS_MAX: usize = 1024;
 /// Bytes of one buffer that a call looks at, as in Linux (`MAX_RW_COUNT`).
 const LEN_MAX: usize = 0x7fff_f000;
 
-/// What was received.
+/// A received message.
 pub(super) struct Received {
     /// Bytes that lie in the buffers; with `MSG_TRUNC`, the datagram's length.
     pub(super) count: usize,

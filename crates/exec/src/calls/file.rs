@@ -178,7 +178,7 @@ fn from_pipe(pipe: c_int, sock: &Sock, len: usize, waits: bool) -> Result<usize,
         Side::Send,
         if blocks { 0 } else { libc::MSG_DONTWAIT },
     );
-    // An empty write tells whether there is room, and the reason if there will be none.
+    // An empty write returns whether there is room, or the error that prevents it.
     let room = wait.until(|| {
         let info = stream.info()?;
         match info

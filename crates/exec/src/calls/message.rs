@@ -225,7 +225,7 @@ pub unsafe extern "C" fn recvmmsg(
     };
     let mut flags = flags;
     for at in 0..count.min(MESSAGES_MAX) {
-        // SAFETY: the caller promises so many messages.
+        // SAFETY: the caller promises that many messages.
         let message = unsafe { &mut *messages.add(at as usize) };
         // SAFETY: as above.
         let received = unsafe {
@@ -270,7 +270,7 @@ pub unsafe extern "C" fn sendmmsg(
         return unsafe { real::sendmmsg(fd, messages, count, flags) };
     }
     for at in 0..count {
-        // SAFETY: the caller promises so many messages.
+        // SAFETY: the caller promises that many messages.
         let message = unsafe { &mut *messages.add(at as usize) };
         // SAFETY: as above.
         let sent = unsafe { sendmsg(fd, &raw const message.msg_hdr, flags) };

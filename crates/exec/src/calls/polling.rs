@@ -1,4 +1,4 @@
-//! `poll`, `select` and `epoll_wait`: the kernel tells which descriptors are ready, and the wait
+//! `poll`, `select` and `epoll_wait`: the kernel reports which descriptors are ready, and the wait
 //! drives the host.
 //!
 //! A call that none of weir's sockets takes part in goes straight to the kernel.
@@ -15,7 +15,7 @@ use std::slice::from_raw_parts;
 use std::time::{Duration, Instant};
 use weir_socket::Net;
 
-/// The end of a wait of so many milliseconds; `None` for a wait without end.
+/// The end of a wait of this many milliseconds; `None` for a wait without end.
 fn deadline_ms(time_ms: c_int) -> Option<Instant> {
     let ms = u64::try_from(time_ms).ok()?;
     Instant::now().checked_add(Duration::from_millis(ms))
@@ -243,7 +243,7 @@ pub unsafe extern "C" fn select(
     // SAFETY: the caller's promises.
     let ready = unsafe { select_until(&net, &fds, count, [read, write, except], deadline, None) };
     if let (Some(deadline), false) = (deadline, time.is_null()) {
-        // As Linux, which tells the time that is left.
+        // As Linux, which returns the remaining time.
         let left = deadline.saturating_duration_since(Instant::now());
         // SAFETY: the caller's promise.
         unsafe {

@@ -43,7 +43,7 @@ impl<'p> Interp<'p> {
     }
 }
 
-/// What a program reads of a frame.
+/// The part of a frame that a program reads.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Read {
     /// The bytes of a load: the position of the first, and their number. They may lie

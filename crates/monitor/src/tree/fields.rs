@@ -1,4 +1,4 @@
-//! What a view reads from and writes to.
+//! A view's input and output.
 
 use super::{Field, Layer, Next};
 use std::net::{Ipv4Addr, Ipv6Addr};
@@ -45,7 +45,7 @@ impl<'a> Fields<'a> {
         self.bytes.get(at).copied()
     }
 
-    /// So many bytes at an offset.
+    /// This many bytes at an offset.
     pub fn slice(&self, at: usize, len: usize) -> Option<&'a [u8]> {
         self.bytes.get(at..at.checked_add(len)?)
     }

@@ -81,7 +81,7 @@ pub struct View {
     pub decode: fn(&mut Fields<'_>) -> Option<Next>,
 }
 
-/// What follows a header.
+/// The content behind a header.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Next {
     /// Nothing.

@@ -111,7 +111,7 @@ fn handshake(fields: &mut Fields<'_>, at: usize) -> Option<()> {
     })
 }
 
-/// What precedes the extensions of a hello; returns where these begin.
+/// Reads the part before the extensions of a hello; returns where these begin.
 fn fixed_part(fields: &mut Fields<'_>, at: usize, is_client: bool) -> Option<usize> {
     fields.field(at..at + 2, "Legacy version", version_name(fields.half(at)?));
     fields.field(

@@ -15,7 +15,7 @@ const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 /// Pups that one link receives before the others have their turn.
 const BATCH: usize = 64;
 
-/// What has become of the Pups that came to a gateway.
+/// Counts of the Pups that came to a gateway, by outcome.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Passed {
     /// Pups that went on to another link, or were lost because its queue was full.
@@ -63,7 +63,7 @@ impl GatewayNode {
         }
     }
 
-    /// What has become of the Pups.
+    /// Counts of Pups, by outcome.
     pub fn passed(&self) -> Passed {
         self.passed
     }

@@ -236,7 +236,7 @@ impl Link {
                     if count == usize::from(waits) {
                         socket.set_nonblocking(true).map_err(failed)?;
                     }
-                    // Errors tell of earlier datagrams that nobody received.
+                    // Errors are of earlier datagrams that no socket received.
                     let Ok(len) = socket.recv(buffer) else {
                         break;
                     };

@@ -10,10 +10,10 @@ const WINDOW_PUPS: usize = 112;
 /// Pups that are kept before a gap.
 const EARLY_PUPS_MAX: usize = 2 * WINDOW_PUPS;
 
-/// What a read gives.
+/// The result of a read.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Read {
-    /// So many bytes of data.
+    /// Data of this length.
     Data(usize),
     /// A mark.
     Mark(u8),
@@ -37,9 +37,9 @@ pub(super) struct Receiver {
     /// Pups behind a gap, by their number of bytes before.
     early: BTreeMap<u64, (Vec<u8>, bool)>,
     early_len: usize,
-    /// The grant that was last told: the byte up to which the peer may send.
+    /// The grant that was sent last: the byte up to which the peer may send.
     granted_until: u64,
-    /// Whether the peer had no more room for a whole Pup when it was last told.
+    /// Whether the peer had no more room for a whole Pup by the last grant.
     was_shut: bool,
 }
 
@@ -150,7 +150,7 @@ impl Receiver {
         (position, [a, b, c, d, e, f])
     }
 
-    /// Whether the peer was told that it may send nothing, and now may.
+    /// Whether the last grant was empty, and the peer may send now.
     pub(super) fn window_opened(&mut self) -> bool {
         self.was_shut && self.room() >= WINDOW_LEN / 2
     }

@@ -38,7 +38,7 @@ pub(super) struct Sender {
     /// Position of the first byte that is not acknowledged, and of the next byte.
     unacknowledged: u32,
     next: u32,
-    /// What the peer grants beyond `unacknowledged`.
+    /// The peer's grant beyond `unacknowledged`.
     pup_len: usize,
     pups: usize,
     bytes: usize,
@@ -256,7 +256,7 @@ impl Sender {
                 Some((repeated, at)) => repeated != position || now >= at + patience,
                 None => true,
             };
-            // With more than one question on the way, an early answer tells of no loss:
+            // With several requests in flight, an early answer is no sign of loss:
             // only an answer that does not move does.
             if is_due && (ahead == 0 || self.recover.is_some()) {
                 first.again = true;

@@ -54,7 +54,7 @@ impl Sim {
         self.rng.bits() % limit.max(1)
     }
 
-    /// Sends what a host has to send, at most so many Pups.
+    /// Sends what a host has to send, at most this many Pups.
     pub(crate) fn transmit(&mut self) {
         for from in 0..2 {
             loop {

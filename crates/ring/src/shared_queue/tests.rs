@@ -1,5 +1,5 @@
-//! A process dies after each of its writes in turn, and who recovers from it
-//! does, too: no chunk is lost or in two places, and no frame arrives twice.
+//! A process dies after each of its writes in turn, and so does its successor in recovery: no chunk
+//! is lost or in two places, and no frame arrives twice.
 //!
 //! The kernel is a model of a page; rings and memory are real ones.
 #![allow(unsafe_code)] // Bytes of chunks that the model's kernel has.
@@ -46,7 +46,7 @@ struct Kernel {
 }
 
 impl Kernel {
-    /// A frame of so many pieces comes in, if there are chunks and room.
+    /// A frame of this many pieces comes in, if there are chunks and room.
     fn receive(&mut self, pieces: u32) -> bool {
         let room = self.rx.reserve(pieces).unwrap();
         if self.fill.peek(pieces).unwrap() < pieces || room < pieces {
@@ -71,7 +71,7 @@ impl Kernel {
         true
     }
 
-    /// What is in the rx ring is the program's, once it was taken.
+    /// An entry of the rx ring is the program's once it was taken.
     fn released(&mut self, address: u64) {
         assert!(self.has.remove(&(address & !2047)), "not the kernel's");
     }
@@ -257,8 +257,8 @@ impl Process {
     }
 }
 
-/// The chunks of entries that died with their taker are nobody's in the
-/// model, either: what is behind the ring's position is not the kernel's.
+/// Chunks in entries that died with their taker have no owner in the model either: entries behind
+/// the ring's position are not the kernel's.
 fn settle(world: &World, process: &mut Process) {
     assert!(process.queue.lock_rx(world.is_alive()).unwrap());
     process.queue.unlock_rx();
@@ -278,7 +278,7 @@ fn frames_come(world: &World) {
     }
 }
 
-/// A world in which process 1 died after so many writes; `None` once it gets
+/// A world in which process 1 died after this many writes; `None` once it gets
 /// to the end of its turn.
 fn died_after(writes: u64) -> Option<World> {
     let (world, mut first) = World::new();
@@ -311,7 +311,7 @@ fn the_successor_dies_too_after_each_of_its_writes() {
             let world = died_after(writes).expect("as just before");
             let mut second = world.join(2);
             let died = crash_after(later, || {
-                // Locks are taken over on the way, before anybody looks.
+                // Locks change owners before the check.
                 second.turn(&world);
                 second.recovers(&world, &[1]);
             });

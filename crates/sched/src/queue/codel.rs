@@ -7,7 +7,7 @@ use crate::frame::{Frame, Queued};
 /// A queue of at most this many bytes is never too long (RFC 8289 §5.3: MAXPACKET).
 const FRAME_MAX: u64 = 1_514;
 
-/// What CoDel remembers of a queue.
+/// CoDel's state of a queue.
 #[derive(Clone, Debug)]
 pub(super) struct State {
     target: u64,

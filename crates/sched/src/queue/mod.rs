@@ -12,7 +12,7 @@ use fq_codel::FqCodel;
 use red::Red;
 use store::Store;
 
-/// What a queue did to frames.
+/// A queue's counts of frames by outcome.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub(crate) struct Actions {
     pub(crate) marked: u64,

@@ -37,7 +37,7 @@ pub(crate) fn jain(rates: [f64; 2]) -> f64 {
     sum * sum / (2.0 * (rates[0] * rates[0] + rates[1] * rates[1]))
 }
 
-/// Writes until it is told to end, or cannot any more.
+/// Writes until it is stopped, or a write fails.
 fn fill(mut to: impl Write, is_over: &AtomicBool) {
     let block = vec![1; BLOCK];
     while !is_over.load(Ordering::Relaxed) && to.write_all(&block).is_ok() {}

@@ -15,7 +15,7 @@
 //! queue of one bandwidth-delay product of the long line: not the processor is measured.
 //!
 //! `fair` puts two senders on one such long line without other losses: ours by BBR
-//! beside Linux' by BBR and by CUBIC, and Linux' two beside each other. Told are the
+//! beside Linux' by BBR and by CUBIC, and Linux' two beside each other. Printed are the
 //! rates and Jain's index, medians of three runs.
 //!
 //! Every frame is one segment as on a wire: no end has offloads. The line is a
@@ -26,7 +26,7 @@
 //! when the connection is open.
 //!
 //! For each share of loss ten seeds are tried: in turn on the short line, at
-//! the same time, each on a line of its own, on the long one. Told are the median
+//! the same time, each on a line of its own, on the long one. Printed are the median
 //! of the rates and of the ratios of a seed's rates, and the least and the greatest
 //! ratio.
 

@@ -65,7 +65,7 @@ enum End {
     Weir(Net),
 }
 
-/// See the module.
+/// A path between two hosts, with loss, delay and rate.
 pub(crate) struct World {
     kind: Kind,
     /// Of the senders, by Linux' name.
@@ -237,7 +237,7 @@ impl World {
         }
     }
 
-    /// Writes at one end and reads at the other; `end` ends both and tells what
+    /// Writes at one end and reads at the other; `end` ends both and returns what
     /// the sender knows.
     fn transfer<W, R>(
         &self,

@@ -10,7 +10,7 @@ use weir_stack::TxSink;
 use weir_stack::iface::{BurstFrame, Offload, RxMeta, TxMeta};
 use weir_wire::ethernet::Address;
 
-/// Limit on the bytes of frames that wait to be received by their own host. What comes on top is
+/// Limit on the bytes of frames that wait to be received by their own host. Frames beyond the limit are
 /// lost, as in a full queue of a device.
 const WAITING_MAX: usize = 4 << 20;
 

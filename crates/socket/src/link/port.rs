@@ -42,7 +42,7 @@ pub struct Port {
     own: weir_broker::Port,
     all: weir_broker::Port,
     fd: OwnedFd,
-    /// Frames to be sent, of which so many are.
+    /// Buffers of frames to be sent; the first `count` are in use.
     sent: Vec<Vec<u8>>,
     count: usize,
     hardware: Address,
@@ -157,7 +157,7 @@ impl Port {
         self.refusals = Some(refusals);
     }
 
-    /// Fails if the port has ended, which received frames cannot tell.
+    /// Fails if the port has ended, which received frames do not show.
     fn look(&mut self) -> io::Result<()> {
         if self.checked.elapsed() < LINK_CHECK_INTERVAL {
             return Ok(());

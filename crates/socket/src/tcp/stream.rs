@@ -471,7 +471,7 @@ impl TcpStream {
         set.map_err(|error| errno::tcp(error).into())
     }
 
-    /// Limits the unread bytes, and thereby the window (`SO_RCVBUF`). The window takes nothing
+    /// Limits the unread bytes, and so the window (`SO_RCVBUF`). The window takes nothing
     /// back that it has granted, and from now on does not grow with the path. For a future
     /// connection see [`TcpOptions::receive_buffer`].
     ///

@@ -103,7 +103,7 @@ fn a_number_given_anew_holds_no_link_of_its_predecessor() {
     });
 }
 
-/// A process that is told of a link, and joins after the link's last holder has
+/// A process that learns of a link, and joins after the link's last holder has
 /// released it, does not hold it: the link belongs to the host again.
 #[test]
 fn a_link_that_was_let_go_of_meanwhile_is_not_joined() {

@@ -66,7 +66,7 @@ fn kept_waiting() -> Duration {
     Duration::from_nanos(ns.parse().unwrap())
 }
 
-/// Whoever makes up keys has no turn take long: none of 60,000 ever has a
+/// A sender of random keys makes no turn long: none of 60,000 ever has a
 /// second frame, or ages.
 #[test]
 fn a_turn_is_short_however_many_keys_wait() {
@@ -136,7 +136,7 @@ fn keys_begin_at_once_after_frames_were_lost() {
         + kept_waiting().saturating_sub(before);
     let report = bridge.end();
     assert!(report.lost() > 100, "the ring was full: {report:?}");
-    // What comes while a thread of ours has to wait, comes at once after.
+    // Frames that arrive while a thread of ours waits are handled at once after.
     let held = report.fast.held_back_frames;
     let of_pauses = waited.as_micros() as u64 * 10_000 / 1_000_000;
     println!("{held} held, {waited:?} of pauses");
@@ -146,7 +146,7 @@ fn keys_begin_at_once_after_frames_were_lost() {
     assert!(report.fast.traffic.frames > at_least, "{report:?}");
 }
 
-/// A driver that ceases to take redirected frames is heard at once.
+/// A driver that ceases to take redirected frames is noticed at once.
 #[test]
 fn entries_end_when_a_driver_takes_no_more() {
     if !testenv::root() {

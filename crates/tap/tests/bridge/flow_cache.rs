@@ -1,5 +1,5 @@
 //! What the kernel forwards by itself: as much, as long and as exactly as it
-//! was told.
+//! its entries say.
 
 use crate::net::{Net, Running};
 use crate::oracle::learn;

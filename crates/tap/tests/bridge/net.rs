@@ -112,7 +112,7 @@ impl Net {
         let (ready, is_ready) = mpsc::channel();
         let thread = std::thread::spawn(move || {
             host.enter().unwrap();
-            // Other tests keep the cores busy: who wants to be found hung says so.
+            // Other tests keep the cores busy: a test of hangs sets its limit.
             let patient = Bridge::between("left", "right")?.hang_max(Duration::from_secs(10));
             let bridge = set(patient).until(&asked);
             let mut report = None;

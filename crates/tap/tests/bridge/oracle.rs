@@ -62,7 +62,7 @@ fn generated(seed: u64) -> Vec<Vec<u8>> {
     frames
 }
 
-/// What comes out at `to` of frames that go in at `from`; the last one, to all
+/// The frames at `to` for frames that go in at `from`; the last one, to all
 /// stations, says that all are through.
 fn through(from: &Device, to: &Device, frames: &[Vec<u8>]) -> Vec<Vec<u8>> {
     let socket = to.host().capture().unwrap();

@@ -97,7 +97,7 @@ fn links_that_come_and_go_are_watched() {
             }
         };
         assert!(matches!(gone, TapError::Gone { interface } if interface == "right"));
-        // It is let go, and nobody misses it.
+        // The frame is dropped on purpose.
         assert!(tap.untap(right).unwrap());
         for _ in 0..20 {
             tap.watch_links().unwrap();

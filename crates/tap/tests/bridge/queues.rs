@@ -83,7 +83,7 @@ fn the_last_of_many_queues_has_chunks_too() {
         };
         assert_eq!([tap.queues(left), tap.queues(from_b)], [4, 4]);
         tap.ready().unwrap();
-        // Each of the four queues has some of so many flows.
+        // Each of the four queues has some of this many flows.
         const FLOWS: u16 = 256;
         for src_port in 0..FLOWS {
             let udp = Udp {

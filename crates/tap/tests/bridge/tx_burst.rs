@@ -38,7 +38,7 @@ fn frame(number: usize) -> Vec<u8> {
         _ => 14 + number * 7919 % 1501,
     };
     let mut bytes: Vec<u8> = (0..len).map(|at| (number * 31 + at) as u8).collect();
-    // To nobody's protocol.
+    // To an unused protocol.
     bytes[..14].copy_from_slice(&[2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 0x88, 0xb5]);
     bytes
 }
@@ -53,7 +53,7 @@ fn give_all(tap: &mut Tap, frames: usize) {
     tap.push().unwrap();
 }
 
-/// A tap at the far end, until it has so many frames: it is told when it is
+/// A tap at the far end, until it has this many frames: it is signalled when it is
 /// there.
 fn take_all(net: &Net, frames: usize, is_there: mpsc::Sender<()>) -> Vec<Vec<u8>> {
     net.b.run(move || {
@@ -129,7 +129,7 @@ fn where_the_other_end_takes_none_so_a_socket_sends_them() {
             // The far end has its frame, and ends.
             assert_eq!(taken.join().unwrap().len(), 1);
             let before = net.eth_b.counters().unwrap();
-            // The change is heard of every 10 ms.
+            // Changes are looked up each 10 ms.
             std::thread::sleep(Duration::from_millis(30));
             give_all(&mut tap, 100);
             assert_eq!(tap.counts().burst_frames, 0);
@@ -295,7 +295,7 @@ fn not_on_a_device_that_cuts_frames_up() {
     });
 }
 
-/// Nor where nobody asks, and a shared tap's frames are of several processes.
+/// Nor without a request; and a shared tap's frames are of several processes.
 #[test]
 fn says_why_not() {
     if !testenv::root() {

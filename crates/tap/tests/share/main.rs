@@ -1,4 +1,4 @@
-//! Several processes on one tap, and what becomes of it when they die.
+//! Several processes on one tap, and the tap after their deaths.
 //!
 //! The thousand kills: `WEIR_KILLS=1000 cargo test -p weir-tap --test share
 //! killed -- --nocapture`.
@@ -23,7 +23,7 @@ use weir_tap::{Bypass, Config, Tap, TapError};
 /// Long enough for anything that ought to happen, on any machine.
 const SOON: Duration = Duration::from_secs(60);
 
-/// A path that nobody else has; gone with this value.
+/// A path of this test alone; removed with this value.
 struct Meeting(PathBuf);
 
 impl Meeting {
@@ -249,7 +249,7 @@ fn what_cannot_be_shared_is_refused() {
     });
 }
 
-/// Whoever is killed, at whatever instant, harms nobody: no frame comes twice,
+/// A process killed at any instant harms no other: no frame arrives twice,
 /// no chunk is missing, and frames go on.
 #[test]
 fn killed_at_random_instants_it_harms_no_other_process() {

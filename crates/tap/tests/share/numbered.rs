@@ -1,4 +1,4 @@
-//! Numbered frames from one host to the other: each that arrives is told from
+//! Numbered frames from one host to the other: each that arrives is distinguished from
 //! the others, and how long none did.
 
 use crate::net::Net;
@@ -13,7 +13,7 @@ use weir_lab::net::Device;
 use weir_lab::wait::WAIT_MAX;
 use weir_link::live::Sender;
 
-/// Ours: an EtherType for experiments (IEEE 802), and what tells them from others.
+/// Ours: an EtherType for experiments (IEEE 802), and what distinguishes them.
 const KIND: [u8; 4] = [0x88, 0xb5, b'n', b'o'];
 
 /// What became of the frames.
@@ -49,7 +49,7 @@ pub(crate) struct Numbered {
 }
 
 impl Numbered {
-    /// Sends so many a second from `a` to `b`, until [`stop`](Self::stop).
+    /// Sends this many a second from `a` to `b`, until [`stop`](Self::stop).
     pub(crate) fn start(net: &Net, per_second: f64) -> Numbered {
         let stop = Arc::new(AtomicBool::new(false));
         let times = Arc::new(Mutex::new(Vec::new()));
@@ -94,7 +94,7 @@ impl Numbered {
         }
     }
 
-    /// What becomes of the frames of a tenth of a second, or more.
+    /// The outcome of the frames of at least a tenth of a second.
     pub(crate) fn burst(net: &Net) -> Report {
         let numbered = Numbered::start(net, 2_000.0);
         wait("they are sent", || numbered.sent() >= 200);

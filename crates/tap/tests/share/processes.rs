@@ -15,7 +15,7 @@ use weir_tap::{Bypass, Config, Pull, Tap, TapError};
 const ROLE: &str = "WEIR_SHARE_ROLE";
 const PATH: &str = "WEIR_SHARE_PATH";
 
-/// Waits so long for frames, and forwards what there is; tells how many.
+/// Waits for frames up to a time limit, and forwards them; returns their number.
 pub(crate) fn forward(tap: &mut Tap, time: Duration) -> Result<u64, TapError> {
     tap.pull(Pull::Frame(time))?;
     let links: Vec<_> = tap.links().collect();
@@ -107,7 +107,7 @@ impl Other {
         self.ask("taken\n")
     }
 
-    /// Has it leave; tells how many frames it has taken.
+    /// Makes it leave; returns the number of frames that it has taken.
     pub(crate) fn end(mut self) -> u64 {
         let taken = self.ask("end\n");
         let ended = self.process.wait(Duration::from_secs(10)).unwrap();

@@ -1,4 +1,4 @@
-//! What a server keeps of one client.
+//! A server's record of one client.
 
 use crate::Entity;
 use crate::packet::{Flags, Repr};

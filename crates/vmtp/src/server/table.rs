@@ -26,7 +26,7 @@ use std::time::Duration;
 /// repetitions in turn would have been lost. Table-full policy only.
 pub(super) const QUIET: Duration = Duration::from_secs(3);
 
-/// What kind of record may be forgotten early.
+/// Kinds of records that may be dropped early.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(super) enum Spare {
     Unmet,
@@ -35,7 +35,7 @@ pub(super) enum Spare {
     Receiving,
 }
 
-/// What makes room for a request's bytes.
+/// The bytes that are given up for a request's bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Victim {
     /// The record's response, not its transaction's number.
@@ -52,7 +52,7 @@ pub(super) struct Places {
     bytes: usize,
 }
 
-/// What the clients of a link address have.
+/// Counts of the clients of a link address.
 #[derive(Clone, Copy, Default, Debug)]
 struct Share {
     records: usize,
@@ -199,7 +199,7 @@ impl<L: Copy + Ord> Table<L> {
         self.deadlines.extend(deadline.map(|time| (time, number)));
     }
 
-    /// The first deadline, and whose it is.
+    /// The first deadline, and its client.
     pub(super) fn first_deadline(&self) -> Option<(Duration, u64)> {
         self.deadlines.first().copied()
     }

@@ -104,7 +104,7 @@ impl Sim {
         }
     }
 
-    /// Sends what everybody has to send.
+    /// Sends all pending packets.
     fn transmit(&mut self, node: usize) {
         let count = self.servers.len();
         let mut bytes = Vec::new();

@@ -1,7 +1,7 @@
 //! `router.toml`, the configuration of a router.
 //!
 //! ```toml
-//! redirects = true              # tell hosts of a better first hop
+//! redirects = true              # send redirects to a better first hop
 //! neighbours_max = 8192
 //! routes_max = 4000000          # of each version of IP
 //!
@@ -22,7 +22,7 @@
 //! [[route]]
 //! to = "0.0.0.0/0"
 //! via = ["192.0.2.254"]         # several: a flow keeps to one
-//! link = "eth1"                 # where `via` does not tell
+//! link = "eth1"                 # where `via` is ambiguous
 //!
 //! [[route]]
 //! to = "198.51.100.0/24"

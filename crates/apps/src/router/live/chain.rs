@@ -42,7 +42,7 @@ pub struct Stages {
     pub shapers: Vec<Option<Shaper<Frame>>>,
 }
 
-/// What becomes of one frame.
+/// The outcome of one frame.
 #[derive(Debug)]
 pub(super) enum Decision {
     Gone,
@@ -122,7 +122,7 @@ impl LiveChain {
         let slices = frames.iter_mut().map(|frame| Bytes::Shared(frame.as_mut()));
         for mut bytes in slices {
             if self.stages.chain.turns(bytes.as_mut()) {
-                // In order: what came before goes first.
+                // In order: earlier frames go first.
                 self.leaving(router, now, link, &mut rest, &mut decisions);
                 self.turn(router, now, link, Packet::of_bytes(bytes), &mut decisions);
             } else {
@@ -265,7 +265,7 @@ impl LiveChain {
         }
     }
 
-    /// Tells the stages of an entry's use; returns whether it still holds.
+    /// Informs the stages of an entry's use; returns whether it still holds.
     pub(super) fn holds(
         &mut self,
         router: &mut Router,

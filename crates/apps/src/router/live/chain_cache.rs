@@ -165,7 +165,7 @@ impl Entries {
         }
     }
 
-    /// Tells the stages of an entry's use; returns whether it still holds.
+    /// Informs the stages of an entry's use; returns whether it still holds.
     pub(super) fn holds(
         &mut self,
         chain: &mut Chain,

@@ -76,7 +76,7 @@ pub enum RunError {
     #[error("[kernel]: host: {0}")]
     Host(#[from] HostFilterError),
     /// The kernel does not report its routes or interfaces.
-    #[error("the kernel does not tell of its routes ({0})")]
+    #[error("the kernel does not report its routes ({0})")]
     Kernel(#[source] io::Error),
 }
 

@@ -1,4 +1,4 @@
-//! What leaves the links: at once, or by a link's scheduler.
+//! Frames that leave the links: at once, or by a link's scheduler.
 
 use super::POLL_INTERVAL;
 use crate::router::engine::LinkId;

@@ -4,7 +4,7 @@
 //! ```text
 //!  Engine ─► KernelDivider ── plan ─► writes into maps, programs into slots
 //!                 │  ▲
-//!                 ▼  │ news (an eventfd)
+//!                 ▼  │ events (an eventfd)
 //!              worker: rings in and out of the map of rings,
 //!                      which waits for the kernel
 //! ```

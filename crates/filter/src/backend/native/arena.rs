@@ -225,7 +225,7 @@ impl Arena {
         Ok(self.copy_in(code)?.0)
     }
 
-    /// Copies code into free memory. The flag tells whether the memory has never held
+    /// Copies code into free memory. The flag says whether the memory has never held
     /// code.
     fn copy_in(&mut self, code: &[u8]) -> Result<(Span, bool), NativeError> {
         let granules = granules(code.len());

@@ -22,7 +22,7 @@ const SNAPLEN: c_int = 2048;
 /// Largest number of frames in one dispatch, so that neither direction starves.
 const DISPATCH_MAX: c_int = 256;
 
-/// `PCAP_D_IN`: what comes in.
+/// `PCAP_D_IN`: received frames.
 const DIRECTION_IN: c_int = 1;
 
 /// `PCAP_ERRBUF_SIZE`.

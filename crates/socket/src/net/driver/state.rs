@@ -52,14 +52,14 @@ pub(crate) struct NetState {
     failed: bool,
     /// Tasks to be woken once the lock is released.
     tasks: Vec<Waker>,
-    /// What the leading call waits for, while it does not hold the lock.
+    /// The event that the leading call waits for, while it does not hold the lock.
     pub(in crate::net) leader: Option<(Id, Interest)>,
     /// The driver must be woken: the awaited event has happened, or the wait is too long.
     wakes: bool,
     /// When the stack was last polled.
     now_ns: u64,
     pub(in crate::net) leadership: Leadership,
-    /// What becomes of descriptors that the application does not see.
+    /// Hides descriptors from the application.
     pub(in crate::net) hide: Hide,
     /// Number of changes of descriptors' readiness.
     pub(in crate::net) fd_changes: u64,

@@ -18,7 +18,7 @@ pub(in crate::net) struct LinkSlot {
     pub(in crate::net) link: Box<dyn Link>,
     /// Whether another stack of the host has the link's queue.
     pub(in crate::net) remote: bool,
-    /// The flag that tells other stacks, which use this queue, that the link is gone.
+    /// The flag that shows other stacks, which use this queue, that the link is gone.
     pub(in crate::net) gone_flag: Option<Arc<AtomicBool>>,
 }
 
@@ -43,7 +43,7 @@ struct LinkState {
     gone: bool,
     /// Another stack of the host has the queue, so this stack waits for nothing.
     remote: bool,
-    /// The flag that tells other stacks that the link is gone.
+    /// The flag that shows other stacks that the link is gone.
     gone_flag: Option<Arc<AtomicBool>>,
 }
 

@@ -36,7 +36,7 @@ struct QueuedFrame {
     kind: MailKind,
 }
 
-/// What the receiving stack does with a frame.
+/// The receiving stack's treatment of a frame.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(in crate::net) enum MailKind {
     /// Receives the frame.
@@ -54,7 +54,7 @@ impl FrameBatch {
         self.frames.is_empty()
     }
 
-    /// What the batch counts towards [`MAILBOX_BYTES_MAX`].
+    /// The batch's size as counted towards [`MAILBOX_BYTES_MAX`].
     pub(in crate::net) fn cost(&self) -> usize {
         self.added + self.frames.len() * FRAME_COST
     }
@@ -159,7 +159,7 @@ impl Mailbox {
         self.lost.fetch_add(1, Relaxed);
     }
 
-    /// Tells the thread that there is something new.
+    /// Notifies the thread of new mail.
     pub(in crate::net) fn notify(&self) {
         self.notified.store(true, SeqCst);
         if self.idle.swap(false, SeqCst) {
@@ -195,7 +195,7 @@ impl Mailbox {
         }
     }
 
-    /// As [`Mailbox::has_room`]; if false, stack `who` is notified when there is room.
+    /// As [`Mailbox::has_room`]; if false, the stack with index `who` is notified when there is room.
     pub(in crate::net) fn has_room_for(&self, who: usize, cost: usize) -> bool {
         if self.has_room(cost) {
             return true;

@@ -79,7 +79,7 @@ pub(in crate::router::engine) struct Neighbours {
     slots: Vec<Option<Neighbour>>,
     numbers: HashMap<NeighbourKey, u32, ahash::RandomState>,
     /// A direct-mapped cache of the slots of recently used neighbours, by
-    /// address; the slot itself tells whether the entry is still valid.
+    /// address; the slot itself says whether the entry is still valid.
     recent: [u32; RECENT],
     free: Vec<u32>,
     /// The due time of each neighbour under solicitation.

@@ -82,8 +82,8 @@ fn rules() -> EgressRules {
     }
 }
 
-/// Opening many ports of different kinds asks for a few paths only: each is
-/// made when somebody sends by it.
+/// Opening many ports of different kinds makes a few paths only: each path is made at the first
+/// frame sent by it.
 #[test]
 fn few_are_made_at_once_ahead_of_need() {
     if !testenv::root() {
@@ -95,7 +95,7 @@ fn few_are_made_at_once_ahead_of_need() {
     }
     assert_eq!(bed.asked(), KINDS_MAX);
     assert_eq!(bed.paths.classes.len(), KINDS_MAX);
-    // Those who want to send get theirs, and no spare one beside.
+    // Ports that send get their paths, and no spare ones.
     for token in 0..4 {
         let made = bed.paths.make(token, &facts(100 + token), rules());
         made.expect("it is begun");
@@ -109,7 +109,7 @@ fn few_are_made_at_once_ahead_of_need() {
     assert_eq!(bed.asked(), 0);
 }
 
-/// Its device is there before it is told of: nobody's port may listen there.
+/// The path's device exists before it is announced: no user's port may listen there.
 #[test]
 fn what_is_being_made_is_a_path_already() {
     if !testenv::root() {
@@ -137,7 +137,7 @@ fn what_is_being_made_is_a_path_already() {
     }
 }
 
-/// Who asks and goes has no more made than who stays.
+/// A port that opens and closes has no more paths made than one that stays.
 #[test]
 fn a_path_being_made_for_a_closed_port_serves_the_next() {
     if !testenv::root() {

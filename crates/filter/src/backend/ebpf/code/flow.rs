@@ -45,7 +45,7 @@ impl Coder<'_> {
             unreachable!("a constant was put on the right");
         };
         let mut right = self.read_operand(b, second);
-        // Blocks in which the comparison tells something; inequality tells nothing.
+        // Blocks in which the comparison proves something; inequality proves nothing.
         let known_in: &[Block] = match cmp {
             Cmp::Eq => &[then.block],
             Cmp::Ne => &[otherwise.block],
