@@ -44,7 +44,7 @@ fn config(count: u8, http: bool) -> BalanceConfig {
 /// What a server does with a connection.
 #[derive(Clone, Debug)]
 enum Conduct {
-    /// Answers with these bytes, in segments of so many.
+    /// Answers with these bytes, in segments of this length.
     Answers(Vec<u8>, usize),
     /// Accepts connections, and says nothing.
     IsSilent,
@@ -144,7 +144,7 @@ struct World {
     /// Frames to servers, and segments to the balancer, by the time of their arrival.
     to_peers: Vec<(u64, Vec<u8>)>,
     to_balance: Vec<(u64, Segment)>,
-    /// Loses one segment of so many.
+    /// Loses one segment of this many.
     loss: Option<(Rng, usize)>,
 }
 

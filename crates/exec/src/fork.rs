@@ -226,7 +226,7 @@ pub(crate) fn take(sock: &Sock, id: u64) -> Result<(), c_int> {
     sock.hand_over(&Arc::new(end))
 }
 
-/// Tells the owner that this process has closed a leased socket.
+/// Informs the owner that this process has closed a leased socket.
 pub(crate) fn closed(id: u64) {
     if let Some(control) = &*lock(&host::process().control) {
         // An owner that has ended does not need to know.

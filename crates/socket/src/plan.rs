@@ -110,7 +110,7 @@ impl SocketRule {
 /// MTU of the loopback link in bytes: the largest there is (Linux takes one byte more).
 const LOOPBACK_MTU: usize = 65_535;
 
-/// The folders in which processes of a user have sockets that tell of theirs, each named by its
+/// The folders in which processes of a user have sockets that list theirs, each named by its
 /// process: `weir sockets` asks there. A process uses the first that it can.
 pub fn status_folders(uid: u32) -> [PathBuf; 2] {
     let first = match uid {

@@ -600,7 +600,11 @@ for kind in (socket.SOCK_STREAM, socket.SOCK_DGRAM):
         let line = ["exec", "--library", &library, "--config", &file, "--"];
         let line: Vec<&str> = line.into_iter().chain(["python3", "-c", script]).collect();
         let ended = kernel.weir_as_said(&line).end();
-        assert_eq!((ended.code, &*ended.stdout), (Some(0), expected), "{ended:?}");
+        assert_eq!(
+            (ended.code, &*ended.stdout),
+            (Some(0), expected),
+            "{ended:?}"
+        );
     }
     for (text, why) in [
         (

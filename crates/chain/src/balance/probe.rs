@@ -207,9 +207,10 @@ impl Probe {
                 result: Some(false),
             };
         }
-        match self.resend <= now {
-            true => self.send(now, request),
-            false => Step::default(),
+        if self.resend <= now {
+            self.send(now, request)
+        } else {
+            Step::default()
         }
     }
 

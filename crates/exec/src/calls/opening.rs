@@ -309,7 +309,7 @@ pub unsafe extern "C" fn accept4(
     }))
 }
 
-/// Tells the caller the peer of a new descriptor, which is closed if that fails.
+/// Gives the caller the peer of a new descriptor, which is closed if that fails.
 ///
 /// # Safety
 /// As `accept(2)`.

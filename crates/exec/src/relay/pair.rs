@@ -202,7 +202,7 @@ impl Pair {
             Ok(count) => Ok(count),
             Err(Errno::AGAIN | Errno::INTR | Errno::NOBUFS | Errno::NOMEM) => Ok(0),
             Err(_) if self.is_hung_up() => Err(End::Unread),
-            // Nobody reads any more, but the application may still write.
+            // No process reads any more, but the application may still write.
             Err(_) => Ok(bytes.len()),
         }
     }

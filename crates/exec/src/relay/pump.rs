@@ -240,7 +240,7 @@ impl Thread {
             let id = self.next;
             self.next += 1;
             let data = EventData::new_u64(id);
-            // A descriptor without interest still tells its end.
+            // A descriptor without interest still reports its end.
             let _ = epoll::add(&self.set, item.fd(), data, EventFlags::empty());
             let waker = Waker::from(Arc::new(ItemWaker {
                 id,

@@ -24,7 +24,7 @@ fn workers(kernel: &Bench, manner: &str, at: &str) -> Running {
     exec(kernel, &[], &["python3", &script, manner, at, &folder])
 }
 
-/// Sends this on a connection and compares what comes back.
+/// Sends this on a connection and compares the echo.
 fn check_reversed(stream: TcpStream, sent: &[u8]) {
     let mut sender = stream.try_clone().unwrap();
     let copy = sent.to_vec();

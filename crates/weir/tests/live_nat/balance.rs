@@ -166,9 +166,10 @@ fn serve(mut stream: TcpStream, last: u8, status: &AtomicU16) {
             continue;
         }
         let is_check = seen.starts_with(b"GET /health HTTP/1.1\r\nHost: www.example.com\r\n");
-        let status = match is_check {
-            true => status.load(Ordering::Relaxed),
-            false => 200,
+        let status = if is_check {
+            status.load(Ordering::Relaxed)
+        } else {
+            200
         };
         seen.clear();
         let answer = format!("HTTP/1.1 {status} X\r\nContent-Length: 3\r\n\r\n{last:03}");
