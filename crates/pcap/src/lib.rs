@@ -19,7 +19,7 @@
 //! | `table` | weir's captures as `pcap_t` |
 //! | `open`, `device` | opening, closing and listing devices; their names |
 //! | `ours` | the functions on captures of weir's |
-//! | `capture`, `live`, `batch` | settings; a port and its loops; frames that were read |
+//! | `capture`, `live`, `batch`, `pace` | settings; a port and its loops; frames that were read; how frames gather |
 //! | `error`, `types` | messages; C's types |
 //!
 //! # Limits
@@ -36,6 +36,7 @@ pub mod functions;
 mod live;
 mod open;
 mod ours;
+mod pace;
 mod real;
 mod table;
 pub mod types;

@@ -3,6 +3,7 @@
 use crate::batch::{Batch, FRAMES_MAX};
 use crate::device::is_interface;
 use crate::error::Failure;
+use crate::pace::Pace;
 use crate::real::Dead;
 use crate::types::{ERROR, ERROR_BREAK, Stat, TSTAMP_PRECISION_NANO};
 use libc::c_int;
@@ -18,12 +19,12 @@ use weir_broker::{Frame, Port, PortError, Timeout};
 use weir_filter::lang::Language;
 use weir_filter::lang::cbpf::{self, Form, Insn};
 
-/// How long to wait in the port's own way, which lets frames gather.
-const GATHER: Duration = Duration::from_micros(200);
 /// How often a waiting capture looks whether its interface and its right still exist.
 const CHECK: Duration = Duration::from_millis(500);
 /// How long frames of the filter before may come: the kernel drops it within moments.
 const RECHECK: Duration = Duration::from_secs(5);
+/// Bytes of a frame's record in the queue besides the frame's own, at most.
+const RECORD_BYTES: u64 = 64;
 /// How long to wait for room for a frame to be sent.
 const SEND_MAX: Duration = Duration::from_secs(1);
 /// How often, and with which pauses, to try for a lock that a signal handler may have interrupted.
@@ -56,6 +57,7 @@ pub(crate) struct Live {
     selectable: Selectable,
     /// The batch, unless a call has it.
     batch: Mutex<Option<Batch>>,
+    pace: Mutex<Pace>,
     pub(crate) nonblock: AtomicBool,
     pub(crate) direction: AtomicU32,
     filter: Mutex<Option<Recheck>>,
@@ -155,6 +157,7 @@ impl Live {
     pub(crate) fn new(port: Port, active: Active, nonblock: bool) -> Result<Live, Failure> {
         let ring = rustix::io::fcntl_dupfd_cloexec(port.as_fd(), 3);
         let ring = ring.map_err(system("copy the port's descriptor"))?;
+        let pace = Pace::new(u64::try_from(active.queue).unwrap_or(0), active.timeout);
         let dead = Dead::open(active.linktype, active.snaplen, active.precision);
         Ok(Live {
             dead: dead.ok_or_else(|| Failure::new("the system's libpcap cannot be used"))?,
@@ -166,6 +169,7 @@ impl Live {
             port: Mutex::new(port),
             breaks: AtomicBool::new(false),
             batch: Mutex::new(Some(Batch::default())),
+            pace: Mutex::new(pace),
             nonblock: AtomicBool::new(nonblock),
             direction: AtomicU32::new(0),
             filter: Mutex::new(None),
@@ -254,15 +258,17 @@ impl Live {
         let timeout = self.active.timeout.filter(|_| !forever);
         let deadline = timeout.map(|time| Instant::now() + time);
         loop {
-            let gather = waits && !self.active.immediate;
-            if self.fill(batch, gather)? {
+            if self.fill(batch)? {
                 return Ok(true);
             }
             self.check_if_due()?;
             if !waits {
                 return Ok(false);
             }
-            match self.wait(deadline)? {
+            match self
+                .gather(deadline)?
+                .map_or_else(|| self.wait(deadline), Ok)?
+            {
                 Woke::Interrupted if self.breaks.load(Relaxed) => return Ok(true),
                 Woke::Ready | Woke::Interrupted => {}
                 Woke::TimedOut => return Ok(false),
@@ -270,41 +276,60 @@ impl Live {
         }
     }
 
-    fn fill(&self, batch: &mut Batch, gather: bool) -> Result<bool, Failure> {
+    fn fill(&self, batch: &mut Batch) -> Result<bool, Failure> {
         batch.clear();
-        let wait = if gather {
-            Timeout::after(GATHER)
-        } else {
-            Timeout::NOW
-        };
         let nano = self.active.precision == TSTAMP_PRECISION_NANO;
         let mut filter = lock(&self.filter);
+        filter.take_if(|recheck| Instant::now() > recheck.until);
         let mut port = lock(&self.port);
-        for frame in port.recv_at_most(FRAMES_MAX, wait)? {
-            self.counts.read.fetch_add(1, Relaxed);
-            let lost = frame.lost_before().into();
-            self.counts.lost.fetch_add(lost, Relaxed);
-            if self.is_wanted(&mut filter, &frame) {
+        let (mut read, mut lost, mut bytes) = (0, 0, 0);
+        for frame in port.recv_at_most(FRAMES_MAX, Timeout::NOW)? {
+            read += 1;
+            lost += u64::from(frame.lost_before());
+            bytes += frame.bytes().len() as u64 + RECORD_BYTES;
+            if self.is_wanted(filter.as_ref(), &frame) {
                 batch.push(&frame, nano);
             }
         }
+        self.counts.read.fetch_add(read, Relaxed);
+        self.counts.lost.fetch_add(lost, Relaxed);
         if self.selectable.watched.load(Relaxed) {
             port.arm();
         }
+        drop(port);
+        lock(&self.pace).add(bytes);
         Ok(!batch.is_empty())
     }
 
-    fn is_wanted(&self, filter: &mut Option<Recheck>, frame: &Frame<'_>) -> bool {
+    /// Lets frames gather, if some were read a moment ago; `None` if it is to wait for one.
+    fn gather(&self, deadline: Option<Instant>) -> Result<Option<Woke>, Failure> {
+        let Some(pause) = lock(&self.pace).pause().filter(|_| !self.active.immediate) else {
+            return Ok(None);
+        };
+        let left = deadline.map(|at| at.saturating_duration_since(Instant::now()));
+        let pause = left.map_or(pause, |left| left.min(pause));
+        let pause = Timespec::try_from(pause).ok();
+        let mut fds = [PollFd::new(&self.wake, PollFlags::IN)];
+        match poll(&mut fds, pause.as_ref()) {
+            Ok(0) => Ok(Some(Woke::Ready)),
+            Ok(_) => {
+                // Also a word of a break that was noticed before it came.
+                let _ = rustix::io::read(&self.wake, &mut [0; 8]);
+                Ok(Some(Woke::Interrupted))
+            }
+            Err(rustix::io::Errno::INTR) => Ok(Some(Woke::Interrupted)),
+            Err(error) => Err(system("pause between frames")(error)),
+        }
+    }
+
+    fn is_wanted(&self, filter: Option<&Recheck>, frame: &Frame<'_>) -> bool {
         let outgoing = frame.is_outgoing();
         let direction = self.direction.load(Relaxed);
-        if let Some(recheck) = filter {
-            if cbpf::run(&recheck.insns, frame.bytes(), frame.original_len()) == 0 {
-                self.counts.unwanted.fetch_add(1, Relaxed);
-                return false;
-            }
-            if Instant::now() > recheck.until {
-                *filter = None;
-            }
+        if let Some(recheck) = filter
+            && cbpf::run(&recheck.insns, frame.bytes(), frame.original_len()) == 0
+        {
+            self.counts.unwanted.fetch_add(1, Relaxed);
+            return false;
         }
         match direction {
             IN => !outgoing,
