@@ -183,9 +183,9 @@ fn serve(mut stream: TcpStream, last: u8, status: &AtomicU16) {
 fn asked(stream: &mut TcpStream) -> Option<u8> {
     stream.set_read_timeout(Some(SHORT)).unwrap();
     stream.write_all(b"GET / HTTP/1.1\r\n\r\n").ok()?;
-    let mut answer = [0; 41];
+    let mut answer = [0; 40];
     stream.read_exact(&mut answer).ok()?;
-    std::str::from_utf8(&answer[38..]).ok()?.parse().ok()
+    std::str::from_utf8(&answer[37..]).ok()?.parse().ok()
 }
 
 fn connected(net: &Net) -> Option<TcpStream> {
