@@ -59,6 +59,22 @@ fn live_counts_equal_those_of_listen_beside_it() {
 }
 
 #[test]
+fn what_waits_in_the_queue_at_the_end_is_counted() {
+    let Some(net) = net() else { return };
+    let top = net.weir(&["top", "eth0", "udp dst port 53", "--json"]);
+    has_port(&net, &top);
+    // More than a batch comes while it is stopped, and the end is what it hears of first.
+    top.signal_at_once(Signal::STOP);
+    net.send(53, 2_000);
+    top.signal(Signal::INT);
+    top.signal_at_once(Signal::CONT);
+    let ended = top.end();
+    assert_eq!(ended.code, Some(130), "{ended:?}");
+    let last = ended.json();
+    assert_eq!((&last["frames"], &last["lost"]), (&2_000.into(), &0.into()));
+}
+
+#[test]
 fn a_process_is_found_by_its_socket() {
     let Some(net) = net() else { return };
     let _server = net.server(53);

@@ -105,11 +105,13 @@ impl Input {
         }
     }
 
-    /// After the last frame: what ports lost until now.
-    pub(crate) fn finish(&mut self, session: &mut Session) {
+    /// At the end: takes what waits in the queues, and counts what ports lost until now.
+    pub(crate) fn finish(&mut self, session: &mut Session) -> Result<(), CliError> {
         if let Input::Live(live) = self {
+            live.take_queued(session)?;
             live.count_losses(session);
         }
+        Ok(())
     }
 }
 
@@ -192,27 +194,41 @@ impl Live {
     }
 
     fn take_in(&mut self, session: &mut Session, wait: Duration) -> Result<Came, CliError> {
-        let mut most = 0;
-        for one in &mut self.ports {
-            most = most.max(one.take_in(session, Timeout::NOW)?);
-        }
-        if most == 0 {
-            most = self.wait(session, wait)?;
+        let mut taken = self.take_queued(session)?;
+        if taken == 0 {
+            taken = self.wait(session, wait)?;
         }
         session.rest();
         if self.polled.elapsed() >= POLL_INTERVAL {
             self.polled = Instant::now();
             self.poll_events(session)?;
         }
-        if most == 0 {
+        if taken == 0 {
             return Ok(Came::Nothing);
         }
-        self.pause_after(most);
+        self.pause_after(taken);
         Ok(Came::Frames)
     }
 
-    /// Pauses after a batch of this many bytes of the fullest queue: longer while batches fill little
-    /// of it, less while they fill much.
+    /// Takes what is in the queues, batch by batch, at most about as much as a queue holds; returns
+    /// about how many bytes of the fullest that was.
+    fn take_queued(&mut self, session: &mut Session) -> Result<u64, CliError> {
+        let mut taken = 0;
+        while taken < self.queue {
+            let mut most = 0;
+            for one in &mut self.ports {
+                most = most.max(one.take_in(session, Timeout::NOW)?);
+            }
+            if most == 0 {
+                break;
+            }
+            taken += most;
+        }
+        Ok(taken)
+    }
+
+    /// Pauses after so many bytes of the fullest queue were taken: longer while pauses fill little of
+    /// it, less while they fill much. A batch has at most 256 frames, and says little of the queue.
     fn pause_after(&mut self, bytes: u64) {
         const STEP: Duration = Duration::from_micros(100);
         if bytes > self.queue / 8 {

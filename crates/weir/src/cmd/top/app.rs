@@ -142,6 +142,16 @@ impl App {
         self.session.model.totals().frames != self.ordered
     }
 
+    /// Puts the tables in order if the first frames have come, which are shown at once and not at the
+    /// next tick; returns whether they have.
+    pub(super) fn takes_first(&mut self) -> bool {
+        let is_first = self.ordered == 0 && self.is_stale();
+        if is_first {
+            self.refresh();
+        }
+        is_first
+    }
+
     /// Puts the visible tables in order.
     pub(super) fn refresh(&mut self) {
         self.ordered = self.session.model.totals().frames;
@@ -242,6 +252,7 @@ fn shown(args: &Args, app: &mut App, tty: &mut Tty, is_live: bool) -> Result<(),
         }
         let came = app.input.take_in(&mut app.session, WAIT)?;
         is_changed |= came == Came::Frames;
+        is_due |= app.takes_first();
         if let Some(news) = app.session.news.take() {
             app.say(news);
             is_due = true;

@@ -187,7 +187,7 @@ impl Plain<'_> {
                 }
             }
         }
-        self.input.finish(&mut self.session);
+        let finished = self.input.finish(&mut self.session);
         if is_live {
             let facts = Facts::look(self.args.source.socket.as_deref());
             self.session.take_facts(Arc::new(facts));
@@ -208,6 +208,7 @@ impl Plain<'_> {
             }
             None => self.print()?,
         }
+        finished?;
         recorded?;
         match failure {
             // Its reason was said as it happened.

@@ -170,6 +170,26 @@ fn every_view_draws_at_every_size() {
 }
 
 #[test]
+fn the_first_frames_are_shown_before_the_first_tick() {
+    let folder = Folder::new("first");
+    let path = folder.0.join("a.pcapng");
+    write_capture(&path);
+    let mut app = app(&path, Speed::Max);
+    assert!(!app.takes_first() && !shows(&mut app, "10.0.0.4"));
+    while app.session.model.totals().frames == 0 {
+        let came = app.input.take_in(&mut app.session, Duration::ZERO);
+        assert_ne!(came.expect("readable"), Came::Nothing);
+    }
+    assert!(
+        !shows(&mut app, "10.0.0.4"),
+        "the tables are not in order yet"
+    );
+    assert!(app.takes_first());
+    assert!(shows(&mut app, "10.0.0.4"));
+    assert!(!app.takes_first(), "only once");
+}
+
+#[test]
 fn eighty_by_twenty_four_shows_what_matters() {
     let folder = Folder::new("plain");
     let path = folder.0.join("a.pcapng");
