@@ -60,8 +60,8 @@ pub(super) struct Output {
     is_over: bool,
     /// Whether each frame is written to the file at once.
     packet_buffered: bool,
-    /// When buffered frames must be written to the file.
-    flush_due: Option<Instant>,
+    /// When buffered frames are written to the file.
+    flushes: Flushes,
     /// Whether frames go to standard output, not only the final line.
     to_stdout: bool,
 }
@@ -69,6 +69,29 @@ pub(super) struct Output {
 /// Longest time that frames are buffered: short for a reader at a pipe, and
 /// with few writes.
 const FLUSH_INTERVAL: Duration = Duration::from_millis(100);
+
+/// When a file is flushed: for the first frames after a quiet time at once, for those that follow at
+/// most once in [`FLUSH_INTERVAL`].
+#[derive(Debug, Default)]
+struct Flushes {
+    due: Option<Instant>,
+    last: Option<Instant>,
+}
+
+impl Flushes {
+    /// Notes that frames came; returns whether to flush now. Otherwise, a flush is due later.
+    fn is_next(&mut self, now: impl FnOnce() -> Instant) -> bool {
+        if self.due.is_none() {
+            let next = self.last.and_then(|last| last.checked_add(FLUSH_INTERVAL));
+            self.due = next.filter(|next| *next > now());
+        }
+        self.due.is_none()
+    }
+
+    fn done(&mut self, now: Instant) {
+        (self.due, self.last) = (None, Some(now));
+    }
+}
 
 /// A frame for output: as received, or one segment of it.
 struct OutputFrame<'a> {
@@ -138,7 +161,7 @@ impl Output {
             split: args.split,
             is_over: false,
             packet_buffered: args.packet_buffered,
-            flush_due: None,
+            flushes: Flushes::default(),
             to_stdout: args.write.as_deref().is_none_or(is_stdout),
         })
     }
@@ -186,7 +209,7 @@ impl Output {
 
     /// When [`rest`](Self::rest) must be called; `None` if nothing is buffered.
     pub(super) fn flush_due(&self) -> Option<Instant> {
-        self.flush_due
+        self.flushes.due
     }
 
     /// Whether frames go to standard output and its reader has closed it.
@@ -196,7 +219,7 @@ impl Output {
 
     /// Writes buffered frames to the file, for its reader.
     pub(super) fn rest(&mut self) -> Result<(), CliError> {
-        self.flush_due = None;
+        self.flushes.done(Instant::now());
         self.file.as_mut().map_or(Ok(()), Capture::flush)
     }
 
@@ -222,10 +245,8 @@ impl Output {
                 }
             }
         }
-        if self.packet_buffered {
+        if self.packet_buffered || self.file.is_some() && self.flushes.is_next(Instant::now) {
             self.rest()?;
-        } else if self.file.is_some() && self.flush_due.is_none() {
-            self.flush_due = Instant::now().checked_add(FLUSH_INTERVAL);
         }
         out.flush().map_err(CliError::output)
     }
@@ -361,4 +382,27 @@ fn is_stdout(path: &Path) -> bool {
 fn time_ns(frame: &Frame<'_>) -> Option<i64> {
     let since = |time: SystemTime| time.duration_since(UNIX_EPOCH).ok();
     i64::try_from(frame.timestamp().and_then(since)?.as_nanos()).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_frames_are_flushed_at_once_and_later_ones_together() {
+        let began = Instant::now();
+        let mut flushes = Flushes::default();
+        let mut flushed = Vec::new();
+        // A frame each millisecond for a second, a pause, and one more.
+        for ms in (0..1_000).chain([2_000]) {
+            let now = began + Duration::from_millis(ms);
+            if flushes.due.is_some_and(|due| due <= now) || flushes.is_next(|| now) {
+                flushes.done(now);
+                flushed.push(ms);
+            }
+        }
+        assert_eq!(flushed[..3], [0, 100, 200]);
+        assert_eq!(flushed.last(), Some(&2_000));
+        assert_eq!(flushed.len(), 11);
+    }
 }
