@@ -55,6 +55,8 @@ use Tested::{Bridge, Router};
 
 const SERVE: &[Needs] = &[Root, Tun, Program("ip"), Program("nginx"), Program("wrk")];
 
+const TCPDUMP: &[Needs] = &[Root, Libpcap, Program("tcpdump")];
+
 /// Every bench. A bench with an optional peer, such as `dpdk-test-acl`, runs
 /// without it and records less; `needs` lists only what a bench cannot measure
 /// anything without.
@@ -73,6 +75,10 @@ pub const BENCHES: &[Listed] = &[
     ),
     row("weir/metering", Bench("weir", "metering", ""), &[Root], 400),
     row("weir/demux_file", Bench("weir", "demux_file", ""), &[], 180),
+    row("weir/doors tcpdump", Bench("weir", "doors", "tcpdump"), TCPDUMP, 120),
+    row("weir/doors readers", Bench("weir", "doors", "readers"), TCPDUMP, 180),
+    row("weir/doors top", Bench("weir", "doors", "top"), &[Root, Program("script")], 90),
+    row("weir/doors start", Bench("weir", "doors", "start"), &[Root, Program("script"), Program("tcpdump")], 30),
     row("link/pcap", Bench("weir-link", "pcap", ""), &[], 60),
     row("link/bpf", Bench("weir-link", "bpf", ""), &[Root], 30),
     row("link/plan_kernel runs", Bench("weir-link", "plan_kernel", "runs"), &[Root], 60),
