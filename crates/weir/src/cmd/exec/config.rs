@@ -347,12 +347,12 @@ owner = 'weir'
             ("192.0.2.5/24", "192.0.2.5/99", 2, "99"),
             ("'192.0.2.1'", "'router'", 3, "address"),
             ("'mux'", "'fast'", 5, "none of \"sys\", \"mux\", \"opt\""),
-            ("198.51.100.0/24", "net", 8, "net"),
-            ("'kernel'", "'linux'", 12, "\"kernel\", \"weir\""),
-            ("'udp'", "'sctp'", 13, "\"tcp\", \"udp\""),
-            ("'connect'", "'send'", 14, "\"bind\", \"connect\""),
-            ("53-54", "54-53", 16, "write one such as"),
-            ("53-54", "65536", 16, "write one such as"),
+            ("198.51.100.0/24", "net", 9, "net"),
+            ("'kernel'", "'linux'", 13, "\"kernel\", \"weir\""),
+            ("'udp'", "'sctp'", 14, "\"tcp\", \"udp\""),
+            ("'connect'", "'send'", 15, "\"bind\", \"connect\""),
+            ("53-54", "54-53", 17, "write one such as"),
+            ("53-54", "65536", 17, "write one such as"),
             ("loopback", "lopback", 6, "unknown field `lopback`"),
         ] {
             let text = WHOLE.replacen(good, bad, 1);
