@@ -268,6 +268,26 @@ pub unsafe extern "C" fn vfork() -> pid_t {
     unsafe { real::fork() }
 }
 
+/// `posix_spawn_file_actions_adddup2(3)`: the program that is to be started shares the socket. The C
+/// library starts it without a call that this library sees.
+///
+/// # Safety
+/// As `posix_spawn_file_actions_adddup2(3)`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn posix_spawn_file_actions_adddup2(
+    actions: *mut libc::posix_spawn_file_actions_t,
+    fd: c_int,
+    to: c_int,
+) -> c_int {
+    if let Some(sock) = table::live(fd) {
+        let _inside = signals::enter();
+        // A socket that cannot be relayed is not the program's.
+        let _ = relay::convert(&sock);
+    }
+    // SAFETY: the caller's promises.
+    unsafe { real::posix_spawn_file_actions_adddup2(actions, fd, to) }
+}
+
 /// `execve(2)`.
 ///
 /// # Safety

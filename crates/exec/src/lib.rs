@@ -50,7 +50,7 @@ mod table;
 mod wait;
 
 pub use calls::*;
-pub use fork::{execv, execve, execvp, execvpe, fexecve, vfork};
+pub use fork::{execv, execve, execvp, execvpe, fexecve, posix_spawn_file_actions_adddup2, vfork};
 pub use host::{OPTIONS, VARIABLE};
 pub use signals::{__sysv_signal, bsd_signal, sigaction, siginterrupt, signal, sysv_signal};
 

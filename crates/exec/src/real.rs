@@ -154,6 +154,11 @@ real! {
         old: *mut libc::sigaction,
     ) -> c_int;
     fn _exit(status: c_int) -> ();
+    fn posix_spawn_file_actions_adddup2(
+        actions: *mut libc::posix_spawn_file_actions_t,
+        fd: c_int,
+        to: c_int,
+    ) -> c_int;
     fn execve(
         path: *const c_char,
         arguments: *const *const c_char,

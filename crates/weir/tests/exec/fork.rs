@@ -51,6 +51,12 @@ fn process_of(stream: &mut TcpStream) -> rustix::process::Pid {
     rustix::process::Pid::from_raw(number).unwrap()
 }
 
+/// Sends a signal to the first process alone, not to all of its group.
+fn signal(server: &Running, signal: Signal) {
+    let first = rustix::process::Pid::from_raw(server.id() as i32).unwrap();
+    rustix::process::kill_process(first, signal).unwrap();
+}
+
 /// Until the server has said in its file how a connection has ended.
 fn said(kernel: &Bench) -> String {
     let path = kernel.folder.path("said");
@@ -76,6 +82,7 @@ fn processes_share_sockets_in_every_manner() {
         "prefork",
         "multiprocessing",
         "subprocess",
+        "spawned",
         "inherited",
         "passed",
     ] {
@@ -83,10 +90,10 @@ fn processes_share_sockets_in_every_manner() {
         drop(connect(&kernel, 4000));
         let sizes = [0, 1, 1000, 300_000, 2_000_000];
         thread::scope(|scope| {
-            let rounds = if manner == "subprocess" || manner == "inherited" {
-                1
-            } else {
-                3
+            // A program for each connection takes its time.
+            let rounds = match manner {
+                "subprocess" | "spawned" | "inherited" => 1,
+                _ => 3,
             };
             for round in 0..rounds {
                 for (at, size) in sizes.into_iter().enumerate() {
@@ -156,7 +163,7 @@ fn ends_are_those_of_the_kernels() {
     stream.write_all(b"reset").unwrap();
     stream.read_exact(&mut [0]).unwrap();
     let began = Instant::now();
-    server.signal_at_once(Signal::KILL);
+    signal(&server, Signal::KILL);
     assert_eq!(said(&kernel), "ConnectionResetError b''");
     assert!(began.elapsed() < Duration::from_secs(10));
     rustix::process::kill_process(other, Signal::KILL).unwrap();
@@ -291,11 +298,11 @@ fn nginx_serves_from_workers_and_reloads() {
         }
         for _ in 0..3 {
             thread::sleep(Duration::from_millis(400));
-            server.signal_at_once(Signal::HUP);
+            signal(&server, Signal::HUP);
         }
     });
     fetch("after");
-    server.signal_at_once(Signal::QUIT);
+    signal(&server, Signal::QUIT);
     let ended = server.end();
     let errors = std::fs::read_to_string(&errors).unwrap_or_default();
     assert_eq!(ended.code, Some(0), "{ended:?} {errors}");

@@ -95,6 +95,16 @@ elif manner == 'subprocess':
         connection, _ = listener.accept()
         with connection:
             subprocess.run([sys.executable, '-c', program], stdin=connection, stdout=connection, check=True)
+elif manner == 'spawned':
+    # As above, by posix_spawn(3).
+    program = "import sys; sys.stdout.buffer.write(sys.stdin.buffer.read()[::-1])"
+    while True:
+        connection, _ = listener.accept()
+        with connection:
+            copies = [(os.POSIX_SPAWN_DUP2, connection.fileno(), number) for number in (0, 1)]
+            line = [sys.executable, '-c', program]
+            child = os.posix_spawn(sys.executable, line, os.environ, file_actions=copies)
+            os.waitpid(child, 0)
 elif manner == 'inherited':
     # Another program gets the descriptor by its number, with the library.
     program = ("import socket, sys; exec(open(sys.argv[4]).read().split('family =')[0]);"
