@@ -5,7 +5,7 @@ use crate::composed::Composed;
 use crate::flow::{Direction, Endpoints};
 use crate::key_only;
 use crate::packet::{Fate, Packet, Trace};
-use crate::stage::Stage;
+use crate::stage::{RestoreError, Restored, Stage};
 use std::sync::Arc;
 use weir_demux::{BindError, Binding, Filter, Plan, Target, Verdict};
 use weir_filter::ir::Program;
@@ -301,6 +301,42 @@ impl Chain {
         stages.find_map(|(at, it)| Some((at, it.stage.next_line()?)))
     }
 
+    /// The state of each stage that has one, as bytes for [`restore`](Self::restore).
+    pub fn save(&self) -> Vec<u8> {
+        let mut out = Vec::new();
+        for it in &self.stages {
+            if let Some(bytes) = it.stage.save() {
+                let kind = it.stage.kind();
+                out.push(kind.len() as u8);
+                out.extend_from_slice(kind.as_bytes());
+                out.extend_from_slice(&(bytes.len() as u64).to_be_bytes());
+                out.extend_from_slice(&bytes);
+            }
+        }
+        out
+    }
+
+    /// Has the stages go on from what an earlier chain has [saved](Self::save), before the first
+    /// packet: the first stage of a kind from the first state of that kind, and so on. Returns
+    /// the number of each stage that had a state, and what came of it.
+    pub fn restore(
+        &mut self,
+        now: u64,
+        mut saved: &[u8],
+    ) -> Vec<(usize, Result<Restored, RestoreError>)> {
+        let mut done: Vec<(usize, Result<Restored, RestoreError>)> = Vec::new();
+        while let Some((kind, state, rest)) = saved_stage(saved) {
+            saved = rest;
+            let is_next = |(at, it): &(usize, &mut FilteredStage)| {
+                it.stage.kind().as_bytes() == kind && done.iter().all(|(other, _)| other != at)
+            };
+            if let Some((at, it)) = self.stages.iter_mut().enumerate().find(is_next) {
+                done.push((at, it.stage.restore(now, state)));
+            }
+        }
+        done
+    }
+
     /// The stages and what they have counted, in order.
     pub fn stages(&self) -> impl Iterator<Item = (&dyn Stage, &StageCounts)> {
         self.stages.iter().map(|it| (&*it.stage, &it.counts))
@@ -310,6 +346,16 @@ impl Chain {
     pub fn may_bypass(&self) -> bool {
         self.stages.iter().all(|it| it.stage.may_bypass())
     }
+}
+
+/// The kind and the state of the first stage, and the rest.
+fn saved_stage(bytes: &[u8]) -> Option<(&[u8], &[u8], &[u8])> {
+    let (len, bytes) = bytes.split_first()?;
+    let (kind, bytes) = bytes.split_at_checked(usize::from(*len))?;
+    let (len, bytes) = bytes.split_first_chunk()?;
+    let len = usize::try_from(u64::from_be_bytes(*len)).ok()?;
+    let (state, rest) = bytes.split_at_checked(len)?;
+    Some((kind, state, rest))
 }
 
 impl StageCounts {

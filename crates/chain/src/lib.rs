@@ -61,7 +61,7 @@ pub use flow::{Direction, Endpoints, Flow};
 pub use layers::{Fragment, Layers};
 pub use packet::{Bytes, Fate, Packet, Ticket, Trace};
 pub use reload::Reload;
-pub use stage::Stage;
+pub use stage::{RestoreError, Restored, Stage};
 
 /// The example of the README, run as a doctest.
 #[cfg(doctest)]

@@ -3,6 +3,37 @@
 use crate::batch::{Batch, Output};
 use crate::flow::{Direction, Endpoints};
 
+/// What a stage has gone on with, see [`Stage::restore`].
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct Restored {
+    /// Sessions.
+    pub sessions: u64,
+    /// Sessions that the configuration no longer allows, or whose time is over.
+    pub left_out: u64,
+}
+
+/// The reason why a stage does not go on from a saved state.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum RestoreError {
+    /// It is of another version, or cut short.
+    #[error("it is damaged, or of another version of weir")]
+    Damaged,
+    /// The size of blocks is another one.
+    #[error("block was {was}, and is {is}")]
+    Block {
+        /// The earlier size.
+        was: u32,
+        /// The size that is configured.
+        is: u32,
+    },
+    /// The stage has sessions of its own already.
+    #[error("the stage has begun sessions before")]
+    Late,
+    /// The stage keeps no state.
+    #[error("a stage of this kind keeps no state")]
+    None,
+}
+
 /// A network function between the inside and the outside. It is pure: the time
 /// is passed in, in ns of a clock that does not go back.
 ///
@@ -58,6 +89,21 @@ pub trait Stage: Send {
     /// none. The time of a line is the `now` of the call that caused it.
     fn next_line(&mut self) -> Option<String> {
         None
+    }
+
+    /// The state that a later stage of the kind goes on from, as bytes; `None` if there
+    /// is none. What the kernel has by entries is not in it.
+    fn save(&self) -> Option<Vec<u8>> {
+        None
+    }
+
+    /// Goes on from the state that an earlier stage has saved, before the first
+    /// packet. Its clock went on: `now` is not before the earlier stage's.
+    ///
+    /// # Errors
+    /// If the state cannot be taken; then nothing changes.
+    fn restore(&mut self, _now: u64, _saved: &[u8]) -> Result<Restored, RestoreError> {
+        Err(RestoreError::None)
     }
 
     /// The stage's own counters, by name.

@@ -153,7 +153,7 @@ impl ShutdownSignal {
 }
 
 /// Whether this process ignores a signal; `false` if /proc does not show it.
-fn is_ignored(signal: c_int) -> bool {
+pub(crate) fn is_ignored(signal: c_int) -> bool {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     is_in_set("SigIgn:", signal, &status)
 }

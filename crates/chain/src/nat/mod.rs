@@ -21,6 +21,7 @@ mod fragments;
 mod icmp;
 pub mod log;
 mod ports;
+mod state;
 mod table;
 
 pub use config::{
@@ -32,9 +33,10 @@ pub use table::NatCounts;
 use crate::batch::{Batch, Output};
 use crate::flow::{Direction, Endpoints};
 use crate::packet::{Bytes, Packet};
-use crate::stage::Stage;
+use crate::stage::{RestoreError, Restored, Stage};
 use fragments::{FragmentKey, Fragments};
 use log::Line;
+use state::Saved;
 use std::net::{IpAddr, Ipv4Addr};
 use std::ops::RangeInclusive;
 use table::{Table, Translation, Tuple};
@@ -48,6 +50,8 @@ pub struct Nat {
     table: Table,
     fragments: Fragments,
     has_started: bool,
+    /// Unix time of the start, in ns.
+    started: u64,
 }
 
 /// The IPv4 addresses and the protocol of a packet.
@@ -110,6 +114,7 @@ impl Nat {
             table: Table::new(&config, seed),
             fragments: Fragments::new(seed),
             has_started: false,
+            started: config.epoch,
             config,
         })
     }
@@ -451,10 +456,30 @@ impl Stage for Nat {
         self.table.withdrawn()
     }
 
+    fn save(&self) -> Option<Vec<u8>> {
+        Some(self.table.save(self.config.block).bytes())
+    }
+
+    fn restore(&mut self, now: u64, saved: &[u8]) -> Result<Restored, RestoreError> {
+        let saved = Saved::read(saved).ok_or(RestoreError::Damaged)?;
+        if saved.block != self.config.block {
+            return Err(RestoreError::Block {
+                was: saved.block,
+                is: self.config.block,
+            });
+        }
+        if self.counts().sessions > 0 {
+            return Err(RestoreError::Late);
+        }
+        // Earlier blocks lasted until now.
+        self.started = self.config.epoch.saturating_add(now);
+        Ok(self.table.restore(now, &self.config, &saved))
+    }
+
     fn next_line(&mut self) -> Option<String> {
         if !self.has_started {
             self.has_started = true;
-            return Some(Line::start(self.config.epoch).json());
+            return Some(Line::start(self.started).json());
         }
         let event = self.table.events.pop_front()?;
         Some(Line::of(&event, self.config.epoch).json())

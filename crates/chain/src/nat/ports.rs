@@ -3,7 +3,7 @@
 //! its ports (RFC 6888 §4).
 
 use super::config::{FIRST_PORT, NatConfig, PORTS};
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::net::Ipv4Addr;
 use weir_wire::rng::SplitMix64;
 
@@ -100,11 +100,22 @@ impl Ports {
     /// A free block of an address, for a subscriber.
     pub(super) fn allocate(&mut self, now: u64, pool: u16) -> Option<BlockId> {
         self.wake(now);
+        let block = self.addresses[usize::from(pool)].free.pop_front()?;
+        let id = BlockId { pool, block };
+        self.prepare(id);
+        Some(id)
+    }
+
+    /// Makes room for a block's ports, if it is not in use; static forwards have theirs.
+    fn prepare(&mut self, id: BlockId) {
         let size = self.size;
-        let address = &mut self.addresses[usize::from(pool)];
-        let block = address.free.pop_front()?;
+        let address = &mut self.addresses[usize::from(id.pool)];
+        let block = id.block;
         let words = size.div_ceil(64) as usize;
         let place = &mut address.blocks[usize::from(block)];
+        if place.count > 0 {
+            return;
+        }
         place.used = std::array::from_fn(|_| vec![0; words]);
         let first = first_port(size, block);
         for (used, forwarded) in place.used.iter_mut().zip(&address.forwarded) {
@@ -114,7 +125,6 @@ impl Ports {
                 }
             }
         }
-        Some(BlockId { pool, block })
     }
 
     /// The first and last port of a block.
@@ -165,6 +175,70 @@ impl Ports {
         let address = &mut self.addresses[usize::from(id.pool)];
         address.blocks[usize::from(id.block)] = Block::default();
         self.resting.push_back((now.saturating_add(self.rest), id));
+    }
+
+    /// The blocks that rest: until when, of which address.
+    pub(super) fn resting(&self) -> impl Iterator<Item = (u64, Ipv4Addr, u16)> {
+        let resting = self.resting.iter();
+        resting.map(|(until, id)| (*until, self.address(id.pool), id.block))
+    }
+
+    /// The number of an address of the pool.
+    pub(super) fn pool_of(&self, address: Ipv4Addr) -> Option<u16> {
+        let mut numbered = (0..).zip(&self.addresses);
+        numbered.find_map(|(number, it)| (it.address == address).then_some(number))
+    }
+
+    /// The block of a port of the pool; `None` if subscribers do not get that port.
+    pub(super) fn block_with(&self, pool: u16, port: u16) -> Option<BlockId> {
+        let block = u32::from(port.checked_sub(FIRST_PORT)?) / self.size;
+        let block = block as u16;
+        let count = self.addresses.get(usize::from(pool))?.blocks.len();
+        (usize::from(block) < count).then_some(BlockId { pool, block })
+    }
+
+    /// Takes a port of a block that is in use, or that [`keep`](Self::keep) will take from the
+    /// free ones; `false` if it is taken.
+    pub(super) fn take_this(&mut self, id: BlockId, transport: usize, port: u16) -> bool {
+        self.prepare(id);
+        let at = usize::from(port - first_port(self.size, id.block));
+        let address = &mut self.addresses[usize::from(id.pool)];
+        let block = &mut address.blocks[usize::from(id.block)];
+        let (word, bit) = (&mut block.used[transport][at / 64], 1 << (at % 64));
+        let is_free = *word & bit == 0;
+        if is_free {
+            *word |= bit;
+            block.count += 1;
+        }
+        is_free
+    }
+
+    /// Takes the blocks that have ports in use from the free ones, and lets others rest: until
+    /// when, of which address.
+    pub(super) fn keep(&mut self, now: u64, resting: impl Iterator<Item = (u64, Ipv4Addr, u16)>) {
+        let longest = now.saturating_add(self.rest);
+        let mut until_by_block: HashMap<(u16, u16), u64> = HashMap::new();
+        for (until, address, block) in resting {
+            if let Some(pool) = self.pool_of(address) {
+                until_by_block.insert((pool, block), until.min(longest));
+            }
+        }
+        let mut all: Vec<(u64, BlockId)> = Vec::new();
+        for (pool, address) in (0..).zip(&mut self.addresses) {
+            let blocks = &address.blocks;
+            address.free.retain(|&block| {
+                let until = until_by_block.get(&(pool, block));
+                let is_free = blocks[usize::from(block)].count == 0;
+                if let Some(until) = until.filter(|_| is_free) {
+                    all.push((*until, BlockId { pool, block }));
+                }
+                is_free && until.is_none()
+            });
+        }
+        // Those that were given back meanwhile rest the longest.
+        all.sort_by_key(|(until, _)| *until);
+        all.extend(self.resting.drain(..));
+        self.resting = all.into();
     }
 
     /// Frees the blocks that have rested.

@@ -12,13 +12,15 @@
 use super::config::{Filtering, NatConfig, Timeouts, Transport};
 use super::log::Event;
 use super::ports::{BlockId, Ports};
+use super::state::{self, Saved, SavedMapping, SavedRest, SavedSession};
 use crate::flow::Direction;
 use crate::packet::TCP_CONTROL;
 use crate::slots::{Handle, Slots};
+use crate::stage::Restored;
 use ahash::RandomState;
 use griddle::HashMap;
 use std::cmp::Reverse;
-use std::collections::{BinaryHeap, VecDeque};
+use std::collections::{BinaryHeap, HashSet, VecDeque};
 use std::hash::{Hash, Hasher};
 use std::net::Ipv4Addr;
 
@@ -144,6 +146,8 @@ pub(super) struct Table {
     remotes: HashMap<(u32, Ipv4Addr), u32, RandomState>,
     due: BinaryHeap<Reverse<(u64, Handle)>>,
     withdrawn: VecDeque<u64>,
+    /// While an earlier state is taken: the blocks that are in use.
+    kept: HashSet<(u16, u16)>,
     pub(super) events: VecDeque<Event>,
     timeouts: Timeouts,
     filtering: Filtering,
@@ -169,6 +173,7 @@ impl Table {
             remotes: HashMap::with_hasher(state(6)),
             due: BinaryHeap::new(),
             withdrawn: VecDeque::new(),
+            kept: HashSet::new(),
             events: VecDeque::new(),
             timeouts: config.timeouts,
             filtering: config.filtering,
@@ -280,7 +285,7 @@ impl Table {
         let mapping = self.mappings.get(session.mapping)?;
         if session
             .used
-            .saturating_add(life(session, mapping.transport, &self.timeouts))
+            .saturating_add(life(session.seen, mapping.transport, &self.timeouts))
             <= now
         {
             self.end(now, at);
@@ -297,9 +302,10 @@ impl Table {
             is_cacheable = is_established(session.seen);
         }
         session.used = session.used.max(now);
-        let due = session
-            .used
-            .saturating_add(life(session, mapping.transport, &self.timeouts));
+        let due =
+            session
+                .used
+                .saturating_add(life(session.seen, mapping.transport, &self.timeouts));
         if due < session.due {
             // A connection that ends lives shorter than it did before.
             session.due = due;
@@ -471,7 +477,7 @@ impl Table {
             is_inbound,
             is_cached: false,
         };
-        let due = now.saturating_add(life(&session, transport, &self.timeouts));
+        let due = now.saturating_add(life(session.seen, transport, &self.timeouts));
         let session = Session { due, ..session };
         let handle = self.sessions.insert(session);
         let (out, back) = tuples(transport, inside, outside, remote);
@@ -548,6 +554,160 @@ impl Table {
         self.leave_if_idle(mapping.subscriber);
     }
 
+    /// What the next translator goes on from.
+    pub(super) fn save(&self, block: u32) -> Saved {
+        let mut numbers = vec![u32::MAX; self.mappings.places().len()];
+        let mut saved = Saved {
+            block,
+            ..Saved::default()
+        };
+        for at in self.mappings.places() {
+            let Some(mapping) = self.mappings.get(at) else {
+                continue;
+            };
+            numbers[at as usize] = saved.mappings.len() as u32;
+            saved.mappings.push(SavedMapping {
+                transport: mapping.transport,
+                inside: mapping.inside,
+                outside: mapping.outside,
+                is_static: mapping.is_static,
+            });
+        }
+        for at in self.sessions.places() {
+            let Some(session) = self.sessions.get(at) else {
+                continue;
+            };
+            saved.sessions.push(SavedSession {
+                mapping: numbers[session.mapping as usize],
+                remote: session.remote,
+                used: session.used,
+                seen: session.seen,
+                is_inbound: session.is_inbound,
+            });
+        }
+        let resting = self.ports.resting();
+        let resting = resting.map(|(until, address, block)| SavedRest {
+            until,
+            address,
+            block,
+        });
+        saved.resting.extend(resting);
+        saved
+    }
+
+    /// Goes on from what an earlier translator saved; the table is new.
+    pub(super) fn restore(&mut self, now: u64, config: &NatConfig, saved: &Saved) -> Restored {
+        let mut restored = Restored::default();
+        for event in &mut self.events {
+            if let Event::Forward { at, .. } = event {
+                *at = now;
+            }
+        }
+        let mappings = saved.mappings.iter();
+        let mappings: Vec<Option<u32>> = mappings
+            .map(|mapping| self.restore_mapping(now, config, mapping))
+            .collect();
+        let resting = saved.resting.iter();
+        self.ports
+            .keep(now, resting.map(|it| (it.until, it.address, it.block)));
+        for session in &saved.sessions {
+            let mapping = mappings.get(session.mapping as usize).copied().flatten();
+            let done = mapping.and_then(|mapping| self.restore_session(now, mapping, session));
+            match done {
+                Some(()) => restored.sessions += 1,
+                None => restored.left_out += 1,
+            }
+        }
+        mappings.into_iter().flatten().for_each(|at| {
+            self.end_mapping_if_idle(now, at);
+        });
+        self.kept = HashSet::new();
+        restored
+    }
+
+    /// The mapping as it was; `None` if it may not be.
+    fn restore_mapping(
+        &mut self,
+        now: u64,
+        config: &NatConfig,
+        saved: &SavedMapping,
+    ) -> Option<u32> {
+        let (inside, outside) = (saved.inside, saved.outside);
+        let of_inside = (saved.transport, inside.0, inside.1);
+        let of_outside = (saved.transport, outside.0, outside.1);
+        let known = self.by_outside.get(&of_outside).copied();
+        if saved.is_static {
+            let is_same = |at: &u32| {
+                let mapping = self.mappings.get(*at);
+                mapping.is_some_and(|it| it.is_static && it.inside == inside)
+            };
+            return known.filter(is_same);
+        }
+        if known.is_some()
+            || self.by_inside.contains_key(&of_inside)
+            || !state::is_allowed(config, saved)
+        {
+            return None;
+        }
+        let id = self
+            .ports
+            .block_with(self.ports.pool_of(outside.0)?, outside.1)?;
+        // A block is of one subscriber, and a subscriber has one address of the pool.
+        let subscriber = match self.by_address.get(&inside.0) {
+            Some(&at) => at,
+            None => self.enter_subscriber(inside.0, id.pool),
+        };
+        let owner = self.subscribers.get(subscriber)?;
+        let is_own = owner.blocks.contains(&id);
+        let may = owner.pool == id.pool && (is_own || !self.kept.contains(&(id.pool, id.block)));
+        if !may || !self.ports.take_this(id, saved.transport.index(), outside.1) {
+            self.leave_if_idle(subscriber);
+            return None;
+        }
+        self.kept.insert((id.pool, id.block));
+        if !is_own && let Some(owner) = self.subscribers.get_mut(subscriber) {
+            owner.blocks.push(id);
+            self.events.push_back(Event::Allocated {
+                at: now,
+                subscriber: inside.0,
+                pool: outside.0,
+                ports: self.ports.range(id.block),
+            });
+        }
+        Some(self.enter_mapping(Mapping {
+            transport: saved.transport,
+            inside,
+            outside,
+            subscriber,
+            sessions: 0,
+            is_static: false,
+        }))
+    }
+
+    fn restore_session(&mut self, now: u64, at: u32, saved: &SavedSession) -> Option<()> {
+        let mapping = self.mappings.get(at)?;
+        let transport = mapping.transport;
+        let (out, _) = tuples(transport, mapping.inside, mapping.outside, saved.remote);
+        if self.outward.contains_key(&out) {
+            return None;
+        }
+        let used = saved.used.min(now);
+        let due = used.saturating_add(life(saved.seen, transport, &self.timeouts));
+        if due <= now {
+            return None;
+        }
+        let direction = match saved.is_inbound {
+            true => Direction::Inward,
+            false => Direction::Outward,
+        };
+        let place = self.try_begin(now, at, saved.remote, direction).ok()?;
+        let handle = self.sessions.handle(place);
+        let session = self.sessions.get_mut(place)?;
+        (session.used, session.seen, session.due) = (used, saved.seen, due);
+        self.due.push(Reverse((due, handle)));
+        Some(())
+    }
+
     fn leave_if_idle(&mut self, at: u32) {
         let is_idle = |owner: &Subscriber| {
             owner.blocks.is_empty() && owner.sessions == 0 && owner.forwards == 0
@@ -578,7 +738,7 @@ impl Table {
             let Some(mapping) = self.mappings.get(session.mapping) else {
                 continue;
             };
-            let life = life(session, mapping.transport, &self.timeouts);
+            let life = life(session.seen, mapping.transport, &self.timeouts);
             let due = session.used.saturating_add(life);
             if due <= now {
                 self.end(now, handle.at);
@@ -664,11 +824,11 @@ fn tuples(
 
 /// How long a session lives without a packet.
 #[inline]
-fn life(session: &Session, transport: Transport, timeouts: &Timeouts) -> u64 {
+fn life(seen: u8, transport: Transport, timeouts: &Timeouts) -> u64 {
     match transport {
         Transport::Udp => timeouts.udp,
         Transport::Icmp => timeouts.icmp,
-        Transport::Tcp if is_established(session.seen) => timeouts.tcp,
+        Transport::Tcp if is_established(seen) => timeouts.tcp,
         Transport::Tcp => timeouts.tcp_transitory,
     }
 }

@@ -26,6 +26,7 @@ pub(crate) mod serve;
 pub(crate) mod shape;
 pub(crate) mod ship;
 pub(crate) mod sockets;
+mod supervisor;
 pub(crate) mod top;
 pub(crate) mod usage;
 pub(crate) mod vmtp;

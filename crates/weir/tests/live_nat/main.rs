@@ -8,6 +8,7 @@ mod ipfix;
 #[path = "../common/live.rs"]
 mod live;
 mod oracle;
+mod restart;
 
 use common::{Folder, weir};
 use live::{Running, ip, run};

@@ -2,9 +2,9 @@
 
 mod flow_cache;
 mod report;
-mod supervisor;
 
 use crate::cmd::meter::forwarding::{self as meter, Done, MeterArgs, Metering};
+use crate::cmd::supervisor::{self, Supervised};
 use crate::error::{CliError, say};
 use crate::input::on_off::OnOff;
 use crate::input::tap_args::{StatsArgs, TapArgs};
@@ -194,7 +194,7 @@ pub(crate) fn run(args: &Args) -> Result<(), CliError> {
     // Without privilege the process keeps its normal priority.
     let _ = weir_link::xdp::raise_priority();
     if args.restart && !args.supervised {
-        return supervisor::supervise(args.watchdog.as_deref());
+        return supervisor::supervise(Supervised::Bridge, args.watchdog.as_deref());
     }
     if args.supervised {
         supervisor::end_with_parent()?;

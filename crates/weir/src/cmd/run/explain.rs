@@ -14,6 +14,7 @@ use std::collections::HashMap;
 use std::io::{self, Write};
 use std::net::IpAddr;
 use std::path::Path;
+use std::time::Instant;
 use weir_apps::chain::BoxConfig;
 use weir_chain::{Batch, Chain, Composed, Direction, Edits, Fate, Flow, Packet};
 use weir_link::pcap::FrameRef;
@@ -54,7 +55,7 @@ pub(super) fn explain(
     (path, directory): (&Path, &Path),
 ) -> Result<(), CliError> {
     let sa_file = SaFile::of(config, own, directory);
-    let chain = chain(source, config, own, sa_file.as_ref())?;
+    let chain = chain(source, config, own, sa_file.as_ref(), Instant::now())?;
     let kinds = chain.stages().map(|(stage, _)| stage.kind()).collect();
     let mut explained = Explained {
         chain,

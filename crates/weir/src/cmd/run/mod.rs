@@ -8,7 +8,9 @@ mod log;
 pub(crate) mod nat;
 mod report;
 mod servers;
+mod state;
 
+use crate::cmd::supervisor::{self, Supervised};
 use crate::config::{self, Wrong};
 use crate::error::{CliError, say};
 use crate::input::on_off::OnOff;
@@ -23,6 +25,7 @@ use crate::watchdog::Watchdog;
 use ipsec::{Rereader, SaFile};
 use report::Report;
 use servers::ServersRereader;
+use state::StateMemory;
 use std::net::IpAddr;
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
@@ -102,6 +105,21 @@ pub(crate) struct LiveArgs {
     /// the host
     #[arg(long, value_name = "WHAT")]
     bypass: Option<Bypass>,
+
+    /// Run a second process that starts this one anew when it dies or hangs. The
+    /// sessions of a translator go on after an orderly end, as by SIGUSR1, which
+    /// has it start anew with the changed configuration; not after a kill or a
+    /// hang
+    #[arg(long, conflicts_with_all = ["restore", "clean"])]
+    restart: bool,
+
+    /// Started by --restart
+    #[arg(long, hide = true)]
+    supervised: bool,
+
+    /// The supervisor's memory for the state
+    #[arg(long, value_name = "N", hide = true, requires = "supervised")]
+    state_fd: Option<u32>,
 
     /// Let the kernel treat further frames of a flow by itself as the stages did
     /// the first ones: on or off; then weir does not see every frame
@@ -202,9 +220,11 @@ fn chain(
     config: &BoxConfig,
     own: &[String],
     sa_file: Option<&SaFile>,
+    began: Instant,
 ) -> Result<Chain, CliError> {
     let sas = sa_file.map(SaFile::read).transpose()?;
     let epoch = SystemTime::now().duration_since(UNIX_EPOCH);
+    let epoch = epoch.map(|time| time.saturating_sub(began.elapsed()));
     let outside = config.outside_addresses(own);
     let made = config.chain(&Context {
         seed: seed(),
@@ -234,10 +254,27 @@ fn live(
         }
         return Ok(());
     }
+    if args.restart && !args.supervised && !is_check {
+        // Mistakes are said at once, by one process.
+        let own = own_addresses(&config).map_err(failure)?;
+        let sa_file = SaFile::of(&config, &own, directory);
+        chain(source, &config, &own, sa_file.as_ref(), Instant::now())?;
+        return supervisor::supervise(Supervised::Chain, None);
+    }
+    if args.supervised {
+        supervisor::end_with_parent()?;
+    }
+    let memory = args.state_fd.map(StateMemory::open).transpose()?;
+    let saved = memory.as_ref().and_then(StateMemory::take);
+    let began = saved
+        .as_ref()
+        .map_or_else(Instant::now, |saved| saved.began);
     let own = own_addresses(&config).map_err(failure)?;
     let sa_file = SaFile::of(&config, &own, directory);
-    let chain = chain(source, &config, &own, sa_file.as_ref())?;
-    let began = Instant::now();
+    let mut chain = chain(source, &config, &own, sa_file.as_ref(), began)?;
+    if let Some(saved) = &saved {
+        saved.give(&mut chain);
+    }
     config.add_pool(&own);
     let bypass = bypass(args.bypass, &chain)?;
     let shapers = config.shapers(seed());
@@ -248,9 +285,22 @@ fn live(
         return stdout::text(&format!("{}: good\n", source.name));
     }
     let log = log::sink(&config, directory)?;
-    let json = args.outputs.stats_json.as_deref().map(StatsFile::open);
+    // A restarted chain does not fail because of its statistics.
+    let json = args.outputs.stats_json.as_deref().map(|path| {
+        if args.supervised {
+            Ok(StatsFile::of(path))
+        } else {
+            StatsFile::open(path)
+        }
+    });
     let json = json.transpose()?;
-    let metrics = args.outputs.metrics.map(Metrics::serve).transpose()?;
+    let metrics = match args.outputs.metrics.map(Metrics::serve) {
+        Some(Err(error)) if args.supervised => {
+            say(&format!("weir: {error}"));
+            None
+        }
+        metrics => metrics.transpose()?,
+    };
     // Without privilege the process keeps its normal priority.
     let _ = weir_link::xdp::raise_priority();
     let servers = ServersRereader::watch(source, &config, file)?;
@@ -286,6 +336,12 @@ fn live(
             let asked = stop.is_requested();
             if asked {
                 teller.life.stopping();
+            }
+            if let (true, true, Some(memory), Some(chain)) =
+                (view.is_last, asked, &memory, view.chain)
+                && let Err(error) = memory.put(chain, began)
+            {
+                say(&format!("weir: the state is lost: {error}"));
             }
             teller.tell(&view);
             rereader.iter().for_each(Rereader::look);

@@ -1,23 +1,29 @@
-//! `--restart`: a supervisor process that ends the bridge process when it
+//! `--restart`: a supervisor process that ends the process that forwards when it
 //! hangs, and starts another.
 //!
 //! Meanwhile frames take the bypass in the kernel, which does not depend on the
-//! supervisor.
+//! supervisor. Where the processes have a state that goes on, the supervisor
+//! keeps it for them in memory: an orderly end writes it, the next start takes
+//! it, and it is gone. After a kill or a hang there is none.
 
 use crate::error::{CliError, say};
-use crate::signals::ShutdownSignal;
+use crate::signals::{self, ShutdownSignal};
 use crate::watchdog::Watchdog;
+use rustix::fs::{MemfdFlags, memfd_create};
 use rustix::process::{Pid, Signal, kill_process, set_parent_process_death_signal};
-use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
 use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::{Child, Command, ExitStatus};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-/// Time without a heartbeat after which the bridge counts as hung.
+/// Time without a heartbeat after which the process counts as hung.
 const SILENCE_MAX: Duration = Duration::from_secs(1);
 
 /// Time limit for its start.
@@ -36,22 +42,82 @@ const STABLE_AFTER: Duration = Duration::from_secs(60);
 /// Polling interval.
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
-/// Lets the kernel end this process with its parent.
+/// What is supervised.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Supervised {
+    /// A bridge.
+    Bridge,
+    /// A chain of stages, which has a state that goes on. SIGHUP is the process's own, and SIGUSR1
+    /// has it end in order and another one start.
+    Chain,
+}
+
+impl Supervised {
+    fn name(self) -> &'static str {
+        match self {
+            Supervised::Bridge => "bridge",
+            Supervised::Chain => "chain",
+        }
+    }
+}
+
+/// Signals that are no request to end.
+struct Requests {
+    stop: ShutdownSignal,
+    hangup: Arc<AtomicBool>,
+    restart: Arc<AtomicBool>,
+}
+
+impl Requests {
+    fn watch(of: Supervised) -> Result<Requests, CliError> {
+        let requests = Requests {
+            stop: match of {
+                Supervised::Bridge => ShutdownSignal::watch_hangup_too()?,
+                Supervised::Chain => ShutdownSignal::watch()?,
+            },
+            hangup: Arc::default(),
+            restart: Arc::default(),
+        };
+        let mut watched = Vec::new();
+        if of == Supervised::Chain {
+            watched.push((SIGUSR1, &requests.restart));
+            if !signals::is_ignored(SIGHUP) {
+                watched.push((SIGHUP, &requests.hangup));
+            }
+        }
+        for (signal, flag) in watched {
+            signal_hook::flag::register(signal, Arc::clone(flag))
+                .map_err(|error| CliError::run(format!("cannot watch for signals: {error}")))?;
+        }
+        Ok(requests)
+    }
+}
+
+/// Lets the kernel end this process with its parent, which alone takes SIGUSR1: a signal to the
+/// whole process group must not end this process without its state.
 pub(super) fn end_with_parent() -> Result<(), CliError> {
+    signal_hook::flag::register(SIGUSR1, Arc::default())
+        .map_err(|error| CliError::run(format!("cannot watch for signals: {error}")))?;
     let set = set_parent_process_death_signal(Some(Signal::KILL));
     set.map_err(|error| CliError::run(format!("cannot be watched: {error}")))
 }
 
 /// Runs the same command repeatedly, without `--restart`.
-pub(super) fn supervise(watchdog: Option<&Path>) -> Result<(), CliError> {
-    let stop = ShutdownSignal::watch_hangup_too()?;
+pub(super) fn supervise(of: Supervised, watchdog: Option<&Path>) -> Result<(), CliError> {
+    let requests = Requests::watch(of)?;
+    let (stop, name) = (&requests.stop, of.name());
+    let state = match of {
+        Supervised::Bridge => None,
+        // It stays open in the processes.
+        Supervised::Chain => Some(memfd_create("weir-state", MemfdFlags::empty()).map_err(failed)?),
+    };
     let mut life = Watchdog::new(watchdog)?;
     let mut pause = PAUSE_MIN;
     let mut was_ready = false;
     loop {
         let begun = Instant::now();
-        let mut watched = SupervisedChild::start().map_err(failed)?;
-        let ended = watched.watch(&stop, &mut life).map_err(failed)?;
+        let mut watched = SupervisedChild::start(state.as_ref()).map_err(failed)?;
+        let ended = watched.watch(&requests, &mut life).map_err(failed)?;
         if watched.is_ready && !was_ready {
             was_ready = true;
         }
@@ -65,20 +131,27 @@ pub(super) fn supervise(watchdog: Option<&Path>) -> Result<(), CliError> {
                     Ok(())
                 } else {
                     // The child has printed the reason, unless it was ended.
-                    Err(CliError::run(format!("the bridge failed ({status})")))
+                    Err(CliError::run(format!("the {name} failed ({status})")))
                 };
             }
             // The child has printed the reason.
             Ended::ByItself(status) if !was_ready => {
                 life.end(false);
-                let why = format!("the bridge did not start ({status})");
+                let why = format!("the {name} did not start ({status})");
                 return Err(match status.code() {
                     Some(2) => CliError::refused(why),
                     _ => CliError::run(why),
                 });
             }
-            Ended::ByItself(status) => say(&format!("weir: the bridge has ended ({status})")),
-            Ended::Hung => say("weir: the bridge hung, and was ended"),
+            Ended::ToRestart(status) => {
+                say(&format!(
+                    "weir: the {name} was ended, to be started anew ({status})"
+                ));
+                pause = PAUSE_MIN;
+                continue;
+            }
+            Ended::ByItself(status) => say(&format!("weir: the {name} has ended ({status})")),
+            Ended::Hung => say(&format!("weir: the {name} hung, and was ended")),
         }
         if begun.elapsed() >= STABLE_AFTER {
             pause = PAUSE_MIN;
@@ -97,13 +170,18 @@ pub(super) fn supervise(watchdog: Option<&Path>) -> Result<(), CliError> {
     }
 }
 
-fn failed(error: io::Error) -> CliError {
-    CliError::run(format!("cannot start or watch a bridge: {error}"))
+fn failed(error: impl Into<io::Error>) -> CliError {
+    let error = error.into();
+    CliError::run(format!(
+        "cannot start or watch the process that forwards: {error}"
+    ))
 }
 
 enum Ended {
-    /// A signal asked the bridge to end, and it has ended.
+    /// A signal asked the process to end, and it has ended.
     Asked(ExitStatus),
+    /// A signal asked for another one in its place.
+    ToRestart(ExitStatus),
     ByItself(ExitStatus),
     Hung,
 }
@@ -113,16 +191,23 @@ struct SupervisedChild {
     signs: UnixDatagram,
     is_ready: bool,
     last_sign: Instant,
+    /// SIGHUP was passed on, which may mean its end.
+    is_hung_up: bool,
 }
 
 impl SupervisedChild {
-    fn start() -> io::Result<SupervisedChild> {
-        let name = format!("weir-bridge-{}", std::process::id());
+    fn start(state: Option<&OwnedFd>) -> io::Result<SupervisedChild> {
+        let name = format!("weir-supervisor-{}", std::process::id());
         let signs = UnixDatagram::bind_addr(&SocketAddr::from_abstract_name(&name)?)?;
         signs.set_nonblocking(true)?;
-        let child = Command::new(std::env::current_exe()?)
+        let mut command = Command::new(std::env::current_exe()?);
+        command
             .args(std::env::args_os().skip(1))
-            .arg("--supervised")
+            .arg("--supervised");
+        if let Some(state) = state {
+            command.arg(format!("--state-fd={}", state.as_raw_fd()));
+        }
+        let child = command
             .env("NOTIFY_SOCKET", format!("@{name}"))
             .env("WATCHDOG_USEC", SILENCE_MAX.as_micros().to_string())
             .spawn()?;
@@ -131,15 +216,18 @@ impl SupervisedChild {
             signs,
             is_ready: false,
             last_sign: Instant::now(),
+            is_hung_up: false,
         })
     }
 
-    fn watch(&mut self, stop: &ShutdownSignal, life: &mut Watchdog) -> io::Result<Ended> {
+    fn watch(&mut self, requests: &Requests, life: &mut Watchdog) -> io::Result<Ended> {
+        let stop = &requests.stop;
         loop {
             if let Some(status) = self.child.try_wait()? {
-                // The bridge may have become ready since its last heartbeat.
+                // It may have become ready since its last heartbeat.
                 self.read_signs(life);
-                return Ok(if stop.is_requested() {
+                let is_asked = self.is_hung_up && status.success();
+                return Ok(if stop.is_requested() || is_asked {
                     Ended::Asked(status)
                 } else {
                     Ended::ByItself(status)
@@ -149,6 +237,14 @@ impl SupervisedChild {
                 return Ok(Ended::Asked(self.end(Signal::TERM)?));
             }
             self.read_signs(life);
+            // A process that starts is not asked yet: it would have no handler.
+            if self.is_ready && requests.restart.swap(false, Ordering::Relaxed) {
+                return Ok(Ended::ToRestart(self.end(Signal::TERM)?));
+            }
+            if self.is_ready && requests.hangup.swap(false, Ordering::Relaxed) {
+                self.is_hung_up = true;
+                let _ = kill_process(Pid::from_child(&self.child), Signal::HUP);
+            }
             let silence_max = if self.is_ready {
                 SILENCE_MAX
             } else {
@@ -162,7 +258,7 @@ impl SupervisedChild {
         }
     }
 
-    /// Reads the heartbeats, and passes on that the bridge is ready.
+    /// Reads the heartbeats, and passes on that the process is ready.
     fn read_signs(&mut self, life: &mut Watchdog) {
         let mut sign = [0; 256];
         while let Ok(len) = self.signs.recv(&mut sign) {
@@ -175,7 +271,7 @@ impl SupervisedChild {
         }
     }
 
-    /// Sends a signal, and kills the bridge after a time limit.
+    /// Sends a signal, and kills the process after a time limit.
     fn end(&mut self, signal: Signal) -> io::Result<ExitStatus> {
         let pid = Pid::from_child(&self.child);
         // The child was not waited for, so its process id is not reused.
