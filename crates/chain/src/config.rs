@@ -191,6 +191,8 @@ struct NatTable {
     #[serde(default)]
     forward: Vec<Spanned<ForwardTable>>,
     #[serde(default)]
+    ftp: bool,
+    #[serde(default)]
     timeouts: TimeoutsTable,
 }
 
@@ -459,6 +461,7 @@ fn nat(table: NatTable) -> Result<NatConfig, ConfigError> {
             .unwrap_or(defaults.subscriber_sessions_max),
         filtering,
         forwards,
+        ftp: table.ftp,
         timeouts: Timeouts {
             udp: duration(&timeouts.udp, LIFE_MIN, usual.udp)?,
             tcp: duration(&timeouts.tcp, LIFE_MIN, usual.tcp)?,

@@ -140,6 +140,8 @@ pub struct NatConfig {
     pub filtering: Filtering,
     /// Static forwards, at most [`FORWARDS_MAX`].
     pub forwards: Vec<Forward>,
+    /// Whether control connections of FTP are followed, and the addresses in them translated.
+    pub ftp: bool,
     /// Lives of sessions.
     pub timeouts: Timeouts,
     /// How long a block that a subscriber gave back is not given to another, in
@@ -172,6 +174,7 @@ impl Default for NatConfig {
             subscriber_sessions_max: 1 << 16,
             filtering: Filtering::default(),
             forwards: Vec::new(),
+            ftp: false,
             timeouts: Timeouts::default(),
             block_rest: 120 * SECOND,
             epoch: 0,

@@ -14,10 +14,12 @@
 //! | limits of a subscriber, port blocks, log, rest of ports (RFC 6888) | [`NatConfig`], [`log`] |
 //!
 //! Not translated, and so dropped outward: protocols other than TCP, UDP and
-//! ICMP. No application gateway changes payloads.
+//! ICMP. One application gateway changes payloads, if it is configured: FTP's
+//! (`nat/ftp.rs`).
 
 mod config;
 mod fragments;
+mod ftp;
 mod icmp;
 pub mod log;
 mod ports;
@@ -35,6 +37,7 @@ use crate::flow::{Direction, Endpoints};
 use crate::packet::{Bytes, Packet};
 use crate::stage::{RestoreError, Restored, Stage};
 use fragments::{FragmentKey, Fragments};
+use ftp::Segment;
 use log::Line;
 use state::Saved;
 use std::net::{IpAddr, Ipv4Addr};
@@ -170,6 +173,91 @@ impl Nat {
         packet.set_source(found.to.0.into());
         packet.set_source_port(found.to.1);
         remember(packet, &found);
+        match found.control {
+            Some(at) => self.control_out(now, packet, at, &tuple, output),
+            None => Ok(()),
+        }
+    }
+
+    /// A segment of the inside on a control connection of FTP.
+    fn control_out(
+        &mut self,
+        now: u64,
+        packet: &mut Packet<'_>,
+        at: u32,
+        tuple: &Tuple,
+        output: &mut Output,
+    ) -> Result<(), Refused> {
+        let layers = *packet.layers().ok_or("malformed")?;
+        if layers.fragment.is_some() {
+            return Err("ftp-fragment");
+        }
+        let segment = Segment::of(packet.bytes(), &layers).ok_or("malformed")?;
+        let (sequence, ack) = (segment.sequence(), segment.ack());
+        if segment.flags() & ftp::SYN != 0 {
+            if !segment.payload.is_empty() {
+                return Err("ftp-syn-data");
+            }
+            self.table.begin_control(now, at, sequence);
+            let frame = segment.with(ftp::plain_syn, &[]);
+            packet.replace(frame);
+            return Ok(());
+        }
+        if self.table.control(at).is_none() {
+            // Its begin was not seen.
+            return Ok(());
+        }
+        let changed = self
+            .table
+            .control_outward(now, at, sequence, segment.payload)
+            .ok_or("ftp-order")?;
+        let Some(control) = self.table.control(at) else {
+            return Ok(());
+        };
+        if changed.is_answered {
+            let frame = ftp::acknowledgment(tuple.dst, tuple.src, control);
+            output.send(Direction::Inward, frame);
+        }
+        if changed.sequence != sequence || changed.payload != segment.payload {
+            let new = ftp::renumbered(&segment, changed.sequence, ack, &changed.payload, control);
+            packet.replace(new);
+        }
+        Ok(())
+    }
+
+    /// A segment of the outside on a control connection of FTP.
+    fn control_in(&mut self, packet: &mut Packet<'_>, at: u32) -> Result<(), Refused> {
+        let layers = *packet.layers().ok_or("malformed")?;
+        if layers.fragment.is_some() {
+            return Err("ftp-fragment");
+        }
+        let segment = Segment::of(packet.bytes(), &layers).ok_or("malformed")?;
+        if segment.flags() & ftp::SYN != 0 {
+            if !segment.payload.is_empty() {
+                return Err("ftp-syn-data");
+            }
+            if let Some(control) = self.table.control(at) {
+                control.peer.0 = segment.end();
+                control.peer.2 = segment.window();
+            }
+            let frame = segment.with(ftp::plain_syn, &[]);
+            packet.replace(frame);
+            return Ok(());
+        }
+        let Some(control) = self.table.control(at) else {
+            return Ok(());
+        };
+        control.heard(segment.end(), segment.window());
+        let ack = segment.ack();
+        let own = match segment.has_ack() {
+            true => control.acknowledged(ack),
+            false => ack,
+        };
+        if own != ack {
+            let (sequence, payload) = (segment.sequence(), segment.payload);
+            let new = ftp::renumbered(&segment, sequence, own, payload, control);
+            packet.replace(new);
+        }
         Ok(())
     }
 
@@ -220,7 +308,10 @@ impl Nat {
         packet.set_destination(found.to.0.into());
         packet.set_destination_port(found.to.1);
         remember(packet, &found);
-        Ok(())
+        match found.control {
+            Some(at) => self.control_in(packet, at),
+            None => Ok(()),
+        }
     }
 
     fn icmp_out(
@@ -495,6 +586,8 @@ impl Stage for Nat {
         each("free_blocks", counts.free_blocks);
         each("unmapped", counts.unmapped);
         each("fragments_expired", self.fragments.expired);
+        each("ftp_texts", self.table.texts[0]);
+        each("ftp_refused", self.table.texts[1]);
     }
 
     fn may_bypass(&self) -> bool {

@@ -10,6 +10,7 @@
 //! mappings, a subscriber as long as it has blocks or sessions.
 
 use super::config::{Filtering, NatConfig, Timeouts, Transport};
+use super::ftp::{self, CONTROL_PORT, Control, Role};
 use super::log::Event;
 use super::ports::{BlockId, Ports};
 use super::state::{self, Saved, SavedMapping, SavedRest, SavedSession};
@@ -85,6 +86,9 @@ struct Mapping {
     subscriber: u32,
     sessions: u32,
     is_static: bool,
+    /// The address that may begin one session, whatever the filtering says: the peer of a control
+    /// connection of FTP.
+    expected: Option<Ipv4Addr>,
 }
 
 #[derive(Debug)]
@@ -98,6 +102,8 @@ struct Session {
     packets: u8,
     is_inbound: bool,
     is_cached: bool,
+    /// A control connection of FTP.
+    is_ftp: bool,
 }
 
 /// How a packet is translated.
@@ -108,6 +114,8 @@ pub(super) struct Translation {
     pub(super) cookie: u64,
     /// The kernel may translate the next packets.
     pub(super) is_cacheable: bool,
+    /// The session, if it is a control connection of FTP.
+    pub(super) control: Option<u32>,
 }
 
 /// Numbers of what there is.
@@ -148,6 +156,12 @@ pub(super) struct Table {
     withdrawn: VecDeque<u64>,
     /// While an earlier state is taken: the blocks that are in use.
     kept: HashSet<(u16, u16)>,
+    /// Whether control connections of FTP are followed.
+    has_gateway: bool,
+    /// By session.
+    controls: std::collections::HashMap<u32, Control>,
+    /// Texts of FTP that became a mapping, and those that did not.
+    pub(super) texts: [u64; 2],
     pub(super) events: VecDeque<Event>,
     timeouts: Timeouts,
     filtering: Filtering,
@@ -174,6 +188,9 @@ impl Table {
             due: BinaryHeap::new(),
             withdrawn: VecDeque::new(),
             kept: HashSet::new(),
+            has_gateway: config.ftp,
+            controls: std::collections::HashMap::new(),
+            texts: [0; 2],
             events: VecDeque::new(),
             timeouts: config.timeouts,
             filtering: config.filtering,
@@ -211,6 +228,7 @@ impl Table {
             subscriber,
             sessions: 0,
             is_static: true,
+            expected: None,
         });
         self.events.push_back(Event::Forward {
             at: 0,
@@ -261,6 +279,9 @@ impl Table {
             return Err("filtered");
         }
         let at = self.begin(now, mapping, tuple.src, Direction::Inward)?;
+        if let Some(mapping) = self.mappings.get_mut(mapping) {
+            mapping.expected = None;
+        }
         Ok(self.hit(now, at, Direction::Inward, control))
     }
 
@@ -270,6 +291,7 @@ impl Table {
         };
         let of_query = mapping.transport == Transport::Icmp;
         mapping.is_static
+            || mapping.expected == Some(remote.0)
             || !of_query
                 && match self.filtering {
                     Filtering::EndpointIndependent => true,
@@ -313,7 +335,8 @@ impl Table {
         }
         let session = self.sessions.get_mut(at)?;
         session.packets = session.packets.saturating_add(1);
-        is_cacheable &= session.packets >= CACHED_FROM && control == 0;
+        is_cacheable &= session.packets >= CACHED_FROM && control == 0 && !session.is_ftp;
+        let of_ftp = session.is_ftp.then_some(at);
         let to = match direction {
             Direction::Outward => mapping.outside,
             Direction::Inward => mapping.inside,
@@ -329,6 +352,7 @@ impl Table {
             to,
             cookie: self.sessions.handle(at).cookie(),
             is_cacheable,
+            control: of_ftp,
         })
     }
 
@@ -356,6 +380,7 @@ impl Table {
                 subscriber,
                 sessions: 0,
                 is_static: false,
+                expected: None,
             })),
             Err(why) => {
                 self.leave_if_idle(subscriber);
@@ -419,7 +444,10 @@ impl Table {
     fn enter_mapping(&mut self, mapping: Mapping) -> u32 {
         let (transport, inside, outside) = (mapping.transport, mapping.inside, mapping.outside);
         let at = self.mappings.insert(mapping).at;
-        self.by_inside.insert((transport, inside.0, inside.1), at);
+        // A text of FTP may name an end that has a mapping: new sessions keep that one.
+        self.by_inside
+            .entry((transport, inside.0, inside.1))
+            .or_insert(at);
         self.by_outside
             .insert((transport, outside.0, outside.1), at);
         at
@@ -467,7 +495,9 @@ impl Table {
         owner.inbound += u32::from(is_inbound);
         mapping.sessions += 1;
         let (transport, inside, outside) = (mapping.transport, mapping.inside, mapping.outside);
+        let is_control = inside.1 == CONTROL_PORT || !is_inbound && remote.1 == CONTROL_PORT;
         let session = Session {
+            is_ftp: self.has_gateway && transport == Transport::Tcp && is_control,
             mapping: at,
             remote,
             used: now,
@@ -503,7 +533,7 @@ impl Table {
             return;
         };
         mapping.sessions -= 1;
-        let remote = session.remote;
+        let (remote, subscriber) = (session.remote, mapping.subscriber);
         let (out, back) = tuples(mapping.transport, mapping.inside, mapping.outside, remote);
         self.outward.remove(&out);
         self.inward.remove(&back);
@@ -518,7 +548,97 @@ impl Table {
                 self.remotes.remove(&key);
             }
         }
+        self.end_control(now, at, subscriber);
         self.end_mapping_if_idle(now, session.mapping);
+    }
+
+    /// Forgets a control connection of FTP.
+    fn end_control(&mut self, now: u64, at: u32, subscriber: u32) {
+        let reserved = self.controls.remove(&at).and_then(|it| it.reserved());
+        if let Some(outside) = reserved {
+            self.give_back(now, subscriber, Transport::Tcp, outside);
+        }
+    }
+
+    /// The control connection of a session, and the sender of its texts; `None` if its begin was
+    /// not seen.
+    pub(super) fn control(&mut self, at: u32) -> Option<&mut Control> {
+        self.controls.get_mut(&at)
+    }
+
+    /// A SYN of the inside begins a control connection.
+    pub(super) fn begin_control(&mut self, now: u64, at: u32, iss: u32) {
+        if self.controls.get(&at).is_some_and(|it| it.is_begun_by(iss)) {
+            return;
+        }
+        let Some(session) = self.sessions.get(at) else {
+            return;
+        };
+        let Some(mapping) = self.mappings.get(session.mapping) else {
+            return;
+        };
+        let role = match mapping.inside.1 {
+            CONTROL_PORT => Role::Server,
+            _ => Role::Client,
+        };
+        let subscriber = mapping.subscriber;
+        self.end_control(now, at, subscriber);
+        self.controls.insert(at, Control::new(role, iss));
+    }
+
+    /// A segment of the inside on a control connection; `None` if it must not pass.
+    pub(super) fn control_outward(
+        &mut self,
+        now: u64,
+        at: u32,
+        sequence: u32,
+        payload: &[u8],
+    ) -> Option<ftp::Rewritten> {
+        let mut control = self.controls.remove(&at)?;
+        let mut ports = ControlPorts {
+            table: self,
+            now,
+            at,
+        };
+        let rewritten = control.outward(sequence, payload, &mut ports);
+        self.controls.insert(at, control);
+        rewritten
+    }
+
+    /// A port of the pool for a text, of the subscriber of a control connection.
+    fn reserve(&mut self, now: u64, at: u32) -> Option<(Ipv4Addr, u16)> {
+        let mapping = self.mappings.get(self.sessions.get(at)?.mapping)?;
+        let subscriber = mapping.subscriber;
+        self.port_for(now, subscriber, Transport::Tcp, 0).ok()
+    }
+
+    /// The port leads to what a text said, if that is the host's own; for as long as a connection
+    /// takes to begin, and for one of the peer.
+    fn expect(&mut self, now: u64, at: u32, said: (Ipv4Addr, u16), outside: (Ipv4Addr, u16)) {
+        let Some(session) = self.sessions.get(at) else {
+            return;
+        };
+        let Some(control) = self.mappings.get(session.mapping) else {
+            return;
+        };
+        let (host, subscriber, peer) = (control.inside.0, control.subscriber, session.remote.0);
+        if !said.0.is_unspecified() && said.0 != host {
+            self.texts[1] += 1;
+            self.give_back(now, subscriber, Transport::Tcp, outside);
+            return;
+        }
+        let mapping = self.enter_mapping(Mapping {
+            transport: Transport::Tcp,
+            inside: (host, said.1),
+            outside,
+            subscriber,
+            sessions: 0,
+            is_static: false,
+            expected: Some(peer),
+        });
+        // A session without packets keeps it meanwhile.
+        let kept = self.begin(now, mapping, (peer, 0), Direction::Outward);
+        self.texts[usize::from(kept.is_err())] += 1;
     }
 
     fn end_mapping_if_idle(&mut self, now: u64, at: u32) {
@@ -530,10 +650,24 @@ impl Table {
             return;
         };
         let (transport, inside, outside) = (mapping.transport, mapping.inside, mapping.outside);
-        self.by_inside.remove(&(transport, inside.0, inside.1));
+        let of_inside = (transport, inside.0, inside.1);
+        if self.by_inside.get(&of_inside) == Some(&at) {
+            self.by_inside.remove(&of_inside);
+        }
         self.by_outside.remove(&(transport, outside.0, outside.1));
+        self.give_back(now, mapping.subscriber, transport, outside);
+    }
+
+    /// Gives a port back, and its block with the last one.
+    fn give_back(
+        &mut self,
+        now: u64,
+        subscriber: u32,
+        transport: Transport,
+        outside: (Ipv4Addr, u16),
+    ) {
         let block = self.ports.block_of(outside.1);
-        let Some(owner) = self.subscribers.get_mut(mapping.subscriber) else {
+        let Some(owner) = self.subscribers.get_mut(subscriber) else {
             return;
         };
         let id = BlockId {
@@ -542,16 +676,16 @@ impl Table {
         };
         if self.ports.put_port(id, transport.index(), outside.1) {
             owner.blocks.retain(|other| *other != id);
-            let subscriber = owner.address;
+            let address = owner.address;
             self.ports.release(now, id);
             self.events.push_back(Event::Released {
                 at: now,
-                subscriber,
+                subscriber: address,
                 pool: self.ports.address(id.pool),
                 ports: self.ports.range(block),
             });
         }
-        self.leave_if_idle(mapping.subscriber);
+        self.leave_if_idle(subscriber);
     }
 
     /// What the next translator goes on from.
@@ -577,6 +711,10 @@ impl Table {
             let Some(session) = self.sessions.get(at) else {
                 continue;
             };
+            if session.is_ftp {
+                // Its sequence numbers are not saved.
+                continue;
+            }
             saved.sessions.push(SavedSession {
                 mapping: numbers[session.mapping as usize],
                 remote: session.remote,
@@ -681,6 +819,7 @@ impl Table {
             subscriber,
             sessions: 0,
             is_static: false,
+            expected: None,
         }))
     }
 
@@ -800,6 +939,25 @@ impl Table {
             free_blocks: self.ports.free_blocks() as u64,
             ..self.counts
         }
+    }
+}
+
+/// Ports for the texts of a control connection.
+struct ControlPorts<'a> {
+    table: &'a mut Table,
+    now: u64,
+    at: u32,
+}
+
+impl ftp::Ports for ControlPorts<'_> {
+    fn reserve(&mut self) -> Option<ftp::End> {
+        let reserved = self.table.reserve(self.now, self.at);
+        self.table.texts[1] += u64::from(reserved.is_none());
+        reserved
+    }
+
+    fn bind(&mut self, inside: ftp::End, outside: ftp::End) {
+        self.table.expect(self.now, self.at, inside, outside);
     }
 }
 

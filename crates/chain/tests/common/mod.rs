@@ -161,6 +161,11 @@ fn set_transport_checksum(frame: &mut [u8], at: usize) {
     write(frame, field, &sum.to_be_bytes());
 }
 
+/// Sets the checksum of TCP or UDP of a frame of IPv4 without options.
+pub fn seal(frame: &mut [u8]) {
+    set_transport_checksum(frame, 34);
+}
+
 /// Whether all checksums of a whole, untagged TCP, UDP or ICMP packet are right.
 pub fn checksums_are_right(frame: &[u8]) -> bool {
     if read_u16(frame, 12) == 0x0800 {

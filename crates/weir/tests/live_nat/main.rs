@@ -4,6 +4,7 @@ mod balance;
 #[path = "../common/mod.rs"]
 mod common;
 mod discovery;
+mod ftp;
 mod ipfix;
 #[path = "../common/live.rs"]
 mod live;

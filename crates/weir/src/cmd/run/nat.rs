@@ -64,6 +64,11 @@ pub(crate) struct Args {
     #[arg(long, value_name = "PROTOCOL:ADDR:PORT=ADDR:PORT", value_parser = forward)]
     forward: Vec<Forward>,
 
+    /// Translate the addresses that hosts of the inside name on control connections
+    /// of FTP (port 21): clients in active mode, servers behind a --forward
+    #[arg(long)]
+    ftp: bool,
+
     /// Only print the configuration for `weir run`
     #[arg(long)]
     print: bool,
@@ -165,6 +170,9 @@ fn text(args: &Args) -> String {
     }
     let _ = writeln!(text, "block = {}", args.block);
     let _ = writeln!(text, "filtering = {}", quoted(&args.filtering));
+    if args.ftp {
+        let _ = writeln!(text, "ftp = true");
+    }
     for forward in &args.forward {
         let _ = writeln!(
             text,
