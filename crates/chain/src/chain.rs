@@ -318,7 +318,7 @@ impl Chain {
 
     /// Has the stages go on from what an earlier chain has [saved](Self::save), before the first
     /// packet: the first stage of a kind from the first state of that kind, and so on. Returns
-    /// the number of each stage that had a state, and what came of it.
+    /// the number of each stage that had a state, and the result.
     pub fn restore(
         &mut self,
         now: u64,

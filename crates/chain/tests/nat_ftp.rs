@@ -109,9 +109,10 @@ struct World {
 impl World {
     fn new(filtering: Filtering, is_server: bool, text: &[u8], iss: u32) -> World {
         let mut chain = chain(filtering);
-        let (host, peer) = match is_server {
-            false => ((HOST, 4000), (PEER, 21)),
-            true => ((HOST, 21), (PEER, 4000)),
+        let (host, peer) = if is_server {
+            ((HOST, 21), (PEER, 4000))
+        } else {
+            ((HOST, 4000), (PEER, 21))
         };
         let peer_iss = 77_000;
         let outside = if is_server {
@@ -424,9 +425,10 @@ fn random_segments_do_no_harm() {
             let sequence = 10_u32.wrapping_add(rng.below(300) as u32).wrapping_sub(20);
             let random = rng.bits() as u32;
             let ack = *rng.choose(&[77_001, 0, random]);
-            let (direction, src, dst) = match rng.chance(70) {
-                true => (Direction::Outward, world.host, world.peer),
-                false => (Direction::Inward, world.peer, world.outside),
+            let (direction, src, dst) = if rng.chance(70) {
+                (Direction::Outward, world.host, world.peer)
+            } else {
+                (Direction::Inward, world.peer, world.outside)
             };
             let mut frame = segment(src, dst, flags, sequence, ack, payload);
             if rng.chance(20) {

@@ -40,7 +40,7 @@ impl Pace {
         }
     }
 
-    /// Notes that so many bytes of the queue were read.
+    /// Records that this many bytes of the queue were read.
     pub(crate) fn add(&mut self, bytes: u64) {
         self.gathered += bytes;
     }

@@ -69,17 +69,17 @@ enum Form {
 /// The place in a line.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Place {
-    /// So many bytes of the first word, which the line may go on with.
+    /// This many bytes of the first word, which the line may continue.
     Word(usize, [u8; 5]),
     /// Behind `PORT ` or `227 `: a digit begins the text.
     BeforeCommas,
-    /// Behind `EPRT `, and so many of the bytes `|1|`.
+    /// Behind `EPRT `, and this many of the bytes `|1|`.
     BeforeExtended(usize, u8),
-    /// Behind `229 `, and so many of the bytes `(|||`.
+    /// Behind `229 `, and this many of the bytes `(|||`.
     BeforePort(usize, u8),
     /// In the text, whose new one is that of the last edit.
     Text(Form),
-    /// Anywhere else: what comes up to the end of the line is of no interest.
+    /// Anywhere else: the rest of the line does not matter.
     Rest,
 }
 
@@ -192,9 +192,10 @@ impl Control {
             return None;
         }
         let known = self.next.wrapping_sub(sequence);
-        let new = match before(sequence, self.next) {
-            true => payload.get(known as usize..).unwrap_or_default(),
-            false => payload,
+        let new = if before(sequence, self.next) {
+            payload.get(known as usize..).unwrap_or_default()
+        } else {
+            payload
         };
         if !new.is_empty() && self.edits.len() >= EDITS_MAX {
             return None;

@@ -249,9 +249,10 @@ impl Nat {
         };
         control.heard(segment.end(), segment.window());
         let ack = segment.ack();
-        let own = match segment.has_ack() {
-            true => control.acknowledged(ack),
-            false => ack,
+        let own = if segment.has_ack() {
+            control.acknowledged(ack)
+        } else {
+            ack
         };
         if own != ack {
             let (sequence, payload) = (segment.sequence(), segment.payload);

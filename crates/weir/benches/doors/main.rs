@@ -14,7 +14,7 @@
 //! - `top`: `weir top` at a million frames a second: losses, counts, and processor time; its processor
 //!   time beside that of rustnet (`cargo install rustnet-monitor`), at a rate at which both lose
 //!   nothing; its counts and those of `weir listen`. Without rustnet the rest is measured.
-//! - `start`: from the start of a command until it has told its first frame.
+//! - `start`: from the start of a command until it has printed its first frame.
 
 mod start;
 mod tcpdump;

@@ -1,4 +1,4 @@
-//! From the start of a command until it has told its first frame, while frames come.
+//! From the start of a command until it has printed its first frame, while frames come.
 
 use super::tcpdump::LIBRARY;
 use super::{Bed, PATIENCE, READING, median, top, weir};

@@ -20,7 +20,7 @@ const LIBPCAP: &str = "libpcap";
 const BUFFER_KIB: u64 = 2048;
 const RECORD: u64 = 88;
 const ROUNDS: usize = 3;
-/// A trial is so many times as long as all buffers hold frames, but at most so long.
+/// Length of a trial, as a multiple of the time for which all buffers hold frames; and its limit.
 const BUFFERS_OF_ONE: u64 = 16;
 const BUFFERS_OF_MANY: u64 = 4;
 const TRIAL_MAX: Duration = Duration::from_secs(4);

@@ -227,7 +227,7 @@ impl Live {
         Ok(taken)
     }
 
-    /// Pauses after so many bytes of the fullest queue were taken: longer while pauses fill little of
+    /// Pauses after this many bytes of the fullest queue were taken: longer while pauses fill little of
     /// it, less while they fill much. A batch has at most 256 frames, and says little of the queue.
     fn pause_after(&mut self, bytes: u64) {
         const STEP: Duration = Duration::from_micros(100);

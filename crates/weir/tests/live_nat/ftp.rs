@@ -58,7 +58,7 @@ fn ftp_in_active_mode_and_to_a_server_of_the_inside() {
     assert_eq!(counters["ftp_refused"], 0, "{report}");
 }
 
-/// Without the gateway the same exchange fails: the test can tell.
+/// Without the gateway the same exchange fails: the test notices.
 #[test]
 fn without_the_gateway_active_mode_fails() {
     if !testenv::programs(&["python3"]) {

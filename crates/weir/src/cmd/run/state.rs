@@ -87,7 +87,7 @@ impl StateMemory {
 }
 
 impl SavedState {
-    /// Has a chain go on from it, and says what came of it.
+    /// Has a chain go on from it, and reports the result.
     pub(super) fn give(&self, chain: &mut Chain) {
         let now = self.began.elapsed().as_nanos() as u64;
         let done = chain.restore(now, &self.bytes);
