@@ -276,7 +276,7 @@ impl Sock {
         }
         if let Some(ready) = ready {
             // Threads that wait for the descriptor of before look again.
-            let _ = rustix::net::shutdown(&ready, rustix::net::Shutdown::Both);
+            let _ = rustix::net::shutdown(ready, rustix::net::Shutdown::Both);
         }
         result
     }
