@@ -45,8 +45,8 @@ const PATIENCE: Duration = Duration::from_secs(30);
 /// The source address of frames.
 const SRC: Ipv4Addr = Ipv4Addr::new(10, 9, 0, 1);
 
-/// Ports for user nobody, as many as the readers need.
-const POLICY: &str = "[[grant]]\nusers = [65534]\ninterfaces = [\"eth0\"]\nports_max = 128\n\
+/// Ports for user nobody and another one, as many as the readers need.
+const POLICY: &str = "[[grant]]\nusers = [65533, 65534]\ninterfaces = [\"eth0\"]\nports_max = 128\n\
                       memory_max = \"512 MiB\"\nmemory_total = \"512 MiB\"\n";
 
 fn main() {

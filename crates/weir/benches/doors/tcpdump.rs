@@ -12,6 +12,8 @@ use weir_lab::testenv;
 /// Programs of the part `readers`.
 pub(crate) const READERS: u16 = 100;
 
+/// Readers of one user.
+const PER_USER: usize = 50;
 pub(super) const LIBRARY: &str = "libweir_pcap.so";
 /// The peer's name in results.
 const LIBPCAP: &str = "libpcap";
@@ -69,10 +71,12 @@ pub(super) fn library() -> PathBuf {
 
 impl Captures {
     fn start(door: Door, work: Work, bed: &Bed, filters: &[String]) -> Captures {
-        let start = |filter: &String| {
+        let start = |(number, filter): (usize, &String)| {
+            // A user may have 64 connections to the broker.
+            let user = unprivileged::NOBODY - (number / PER_USER) as u32;
             let mut command = match door {
                 Door::Weir => {
-                    let mut command = unprivileged::command(env!("CARGO_BIN_EXE_weir"));
+                    let mut command = unprivileged::command_as(env!("CARGO_BIN_EXE_weir"), user);
                     let (library, socket) = (bed.path(LIBRARY), bed.path("socket"));
                     command.args(["exec", "--pcap", "--pcap-library", &library]);
                     command.args(["--socket", &socket, "--", "tcpdump"]);
@@ -92,7 +96,7 @@ impl Captures {
             command.stdout(Stdio::null()).stderr(Stdio::piped());
             bed.spawn_directed(command)
         };
-        let mut all: Vec<Program> = filters.iter().map(start).collect();
+        let mut all: Vec<Program> = filters.iter().enumerate().map(start).collect();
         for one in &mut all {
             one.until("listening on");
         }
