@@ -6,6 +6,7 @@ mod common;
 use common::{Spec, checksums_are_right};
 use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
+use std::ops::RangeInclusive;
 use weir_chain::balance::{Balance, BalanceConfig, HttpCheck, Server};
 use weir_chain::{Batch, Direction, Output, Packet, SentFrame, Stage};
 use weir_lab::rng::Rng;
@@ -395,7 +396,12 @@ fn wrong_requests_are_refused() {
         };
         assert!(Balance::new(with(wrong), 1).is_err(), "{host}");
     }
-    for statuses in [vec![], vec![99..=200], vec![200..=600], vec![300..=200]] {
+    for statuses in [
+        vec![],
+        vec![99..=200],
+        vec![200..=600],
+        vec![RangeInclusive::new(300, 200)],
+    ] {
         let wrong = HttpCheck {
             statuses,
             ..http.clone()

@@ -158,7 +158,7 @@ const PROGRAMS_STARTED_IN: [&str; 16] = [
     "crates/lab/src/net/process.rs",
     "crates/lab/src/results/",
     "crates/lab/src/rfc2544/dut.rs",
-    "crates/weir/src/cmd/bridge/supervisor.rs",
+    "crates/weir/src/cmd/supervisor.rs",
     "crates/weir/src/cmd/exec/mod.rs",
     "crates/weir/src/cmd/experiment/adapter/under_exec.rs",
     "crates/weir/src/cmd/experiment/all.rs",
