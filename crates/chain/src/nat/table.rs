@@ -9,15 +9,16 @@
 //! A mapping lives as long as it has sessions, a block as long as it has
 //! mappings, a subscriber as long as it has blocks or sessions.
 
+mod control;
+mod restore;
+
 use super::config::{Filtering, NatConfig, Timeouts, Transport};
-use super::ftp::{self, CONTROL_PORT, Control, Role};
+use super::ftp::{CONTROL_PORT, Control};
 use super::log::Event;
 use super::ports::{BlockId, Ports};
-use super::state::{self, Saved, SavedMapping, SavedRest, SavedSession};
 use crate::flow::Direction;
 use crate::packet::TCP_CONTROL;
 use crate::slots::{Handle, Slots};
-use crate::stage::Restored;
 use ahash::RandomState;
 use griddle::HashMap;
 use std::cmp::Reverse;
@@ -552,95 +553,6 @@ impl Table {
         self.end_mapping_if_idle(now, session.mapping);
     }
 
-    /// Forgets a control connection of FTP.
-    fn end_control(&mut self, now: u64, at: u32, subscriber: u32) {
-        let reserved = self.controls.remove(&at).and_then(|it| it.reserved());
-        if let Some(outside) = reserved {
-            self.give_back(now, subscriber, Transport::Tcp, outside);
-        }
-    }
-
-    /// The control connection of a session, and the sender of its texts; `None` if its begin was
-    /// not seen.
-    pub(super) fn control(&mut self, at: u32) -> Option<&mut Control> {
-        self.controls.get_mut(&at)
-    }
-
-    /// A SYN of the inside begins a control connection.
-    pub(super) fn begin_control(&mut self, now: u64, at: u32, iss: u32) {
-        if self.controls.get(&at).is_some_and(|it| it.is_begun_by(iss)) {
-            return;
-        }
-        let Some(session) = self.sessions.get(at) else {
-            return;
-        };
-        let Some(mapping) = self.mappings.get(session.mapping) else {
-            return;
-        };
-        let role = match mapping.inside.1 {
-            CONTROL_PORT => Role::Server,
-            _ => Role::Client,
-        };
-        let subscriber = mapping.subscriber;
-        self.end_control(now, at, subscriber);
-        self.controls.insert(at, Control::new(role, iss));
-    }
-
-    /// A segment of the inside on a control connection; `None` if it must not pass.
-    pub(super) fn control_outward(
-        &mut self,
-        now: u64,
-        at: u32,
-        sequence: u32,
-        payload: &[u8],
-    ) -> Option<ftp::Rewritten> {
-        let mut control = self.controls.remove(&at)?;
-        let mut ports = ControlPorts {
-            table: self,
-            now,
-            at,
-        };
-        let rewritten = control.outward(sequence, payload, &mut ports);
-        self.controls.insert(at, control);
-        rewritten
-    }
-
-    /// A port of the pool for a text, of the subscriber of a control connection.
-    fn reserve(&mut self, now: u64, at: u32) -> Option<(Ipv4Addr, u16)> {
-        let mapping = self.mappings.get(self.sessions.get(at)?.mapping)?;
-        let subscriber = mapping.subscriber;
-        self.port_for(now, subscriber, Transport::Tcp, 0).ok()
-    }
-
-    /// The port leads to what a text said, if that is the host's own; for as long as a connection
-    /// takes to begin, and for one of the peer.
-    fn expect(&mut self, now: u64, at: u32, said: (Ipv4Addr, u16), outside: (Ipv4Addr, u16)) {
-        let Some(session) = self.sessions.get(at) else {
-            return;
-        };
-        let Some(control) = self.mappings.get(session.mapping) else {
-            return;
-        };
-        let (host, subscriber, peer) = (control.inside.0, control.subscriber, session.remote.0);
-        if !said.0.is_unspecified() && said.0 != host {
-            self.texts[1] += 1;
-            self.give_back(now, subscriber, Transport::Tcp, outside);
-            return;
-        }
-        let mapping = self.enter_mapping(Mapping {
-            transport: Transport::Tcp,
-            inside: (host, said.1),
-            outside,
-            subscriber,
-            sessions: 0,
-            is_static: false,
-            expected: Some(peer),
-        });
-        // A session without packets keeps it meanwhile.
-        let kept = self.begin(now, mapping, (peer, 0), Direction::Outward);
-        self.texts[usize::from(kept.is_err())] += 1;
-    }
-
     fn end_mapping_if_idle(&mut self, now: u64, at: u32) {
         let is_idle = |mapping: &Mapping| mapping.sessions == 0 && !mapping.is_static;
         if !self.mappings.get(at).is_some_and(is_idle) {
@@ -686,166 +598,6 @@ impl Table {
             });
         }
         self.leave_if_idle(subscriber);
-    }
-
-    /// What the next translator goes on from.
-    pub(super) fn save(&self, block: u32) -> Saved {
-        let mut numbers = vec![u32::MAX; self.mappings.places().len()];
-        let mut saved = Saved {
-            block,
-            ..Saved::default()
-        };
-        for at in self.mappings.places() {
-            let Some(mapping) = self.mappings.get(at) else {
-                continue;
-            };
-            numbers[at as usize] = saved.mappings.len() as u32;
-            saved.mappings.push(SavedMapping {
-                transport: mapping.transport,
-                inside: mapping.inside,
-                outside: mapping.outside,
-                is_static: mapping.is_static,
-            });
-        }
-        for at in self.sessions.places() {
-            let Some(session) = self.sessions.get(at) else {
-                continue;
-            };
-            if session.is_ftp {
-                // Its sequence numbers are not saved.
-                continue;
-            }
-            saved.sessions.push(SavedSession {
-                mapping: numbers[session.mapping as usize],
-                remote: session.remote,
-                used: session.used,
-                seen: session.seen,
-                is_inbound: session.is_inbound,
-            });
-        }
-        let resting = self.ports.resting();
-        let resting = resting.map(|(until, address, block)| SavedRest {
-            until,
-            address,
-            block,
-        });
-        saved.resting.extend(resting);
-        saved
-    }
-
-    /// Goes on from what an earlier translator saved; the table is new.
-    pub(super) fn restore(&mut self, now: u64, config: &NatConfig, saved: &Saved) -> Restored {
-        let mut restored = Restored::default();
-        for event in &mut self.events {
-            if let Event::Forward { at, .. } = event {
-                *at = now;
-            }
-        }
-        let mappings = saved.mappings.iter();
-        let mappings: Vec<Option<u32>> = mappings
-            .map(|mapping| self.restore_mapping(now, config, mapping))
-            .collect();
-        let resting = saved.resting.iter();
-        self.ports
-            .keep(now, resting.map(|it| (it.until, it.address, it.block)));
-        for session in &saved.sessions {
-            let mapping = mappings.get(session.mapping as usize).copied().flatten();
-            let done = mapping.and_then(|mapping| self.restore_session(now, mapping, session));
-            match done {
-                Some(()) => restored.sessions += 1,
-                None => restored.left_out += 1,
-            }
-        }
-        mappings.into_iter().flatten().for_each(|at| {
-            self.end_mapping_if_idle(now, at);
-        });
-        self.kept = HashSet::new();
-        restored
-    }
-
-    /// The mapping as it was; `None` if it may not be.
-    fn restore_mapping(
-        &mut self,
-        now: u64,
-        config: &NatConfig,
-        saved: &SavedMapping,
-    ) -> Option<u32> {
-        let (inside, outside) = (saved.inside, saved.outside);
-        let of_inside = (saved.transport, inside.0, inside.1);
-        let of_outside = (saved.transport, outside.0, outside.1);
-        let known = self.by_outside.get(&of_outside).copied();
-        if saved.is_static {
-            let is_same = |at: &u32| {
-                let mapping = self.mappings.get(*at);
-                mapping.is_some_and(|it| it.is_static && it.inside == inside)
-            };
-            return known.filter(is_same);
-        }
-        if known.is_some()
-            || self.by_inside.contains_key(&of_inside)
-            || !state::is_allowed(config, saved)
-        {
-            return None;
-        }
-        let id = self
-            .ports
-            .block_with(self.ports.pool_of(outside.0)?, outside.1)?;
-        // A block is of one subscriber, and a subscriber has one address of the pool.
-        let subscriber = match self.by_address.get(&inside.0) {
-            Some(&at) => at,
-            None => self.enter_subscriber(inside.0, id.pool),
-        };
-        let owner = self.subscribers.get(subscriber)?;
-        let is_own = owner.blocks.contains(&id);
-        let may = owner.pool == id.pool && (is_own || !self.kept.contains(&(id.pool, id.block)));
-        if !may || !self.ports.take_this(id, saved.transport.index(), outside.1) {
-            self.leave_if_idle(subscriber);
-            return None;
-        }
-        self.kept.insert((id.pool, id.block));
-        if !is_own && let Some(owner) = self.subscribers.get_mut(subscriber) {
-            owner.blocks.push(id);
-            self.events.push_back(Event::Allocated {
-                at: now,
-                subscriber: inside.0,
-                pool: outside.0,
-                ports: self.ports.range(id.block),
-            });
-        }
-        Some(self.enter_mapping(Mapping {
-            transport: saved.transport,
-            inside,
-            outside,
-            subscriber,
-            sessions: 0,
-            is_static: false,
-            expected: None,
-        }))
-    }
-
-    fn restore_session(&mut self, now: u64, at: u32, saved: &SavedSession) -> Option<()> {
-        let mapping = self.mappings.get(at)?;
-        let transport = mapping.transport;
-        let (out, _) = tuples(transport, mapping.inside, mapping.outside, saved.remote);
-        if self.outward.contains_key(&out) {
-            return None;
-        }
-        let used = saved.used.min(now);
-        let due = used.saturating_add(life(saved.seen, transport, &self.timeouts));
-        if due <= now {
-            return None;
-        }
-        let direction = if saved.is_inbound {
-            Direction::Inward
-        } else {
-            Direction::Outward
-        };
-        let place = self.try_begin(now, at, saved.remote, direction).ok()?;
-        let handle = self.sessions.handle(place);
-        let session = self.sessions.get_mut(place)?;
-        (session.used, session.seen, session.due) = (used, saved.seen, due);
-        self.due.push(Reverse((due, handle)));
-        Some(())
     }
 
     fn leave_if_idle(&mut self, at: u32) {
@@ -940,25 +692,6 @@ impl Table {
             free_blocks: self.ports.free_blocks() as u64,
             ..self.counts
         }
-    }
-}
-
-/// Ports for the texts of a control connection.
-struct ControlPorts<'a> {
-    table: &'a mut Table,
-    now: u64,
-    at: u32,
-}
-
-impl ftp::Ports for ControlPorts<'_> {
-    fn reserve(&mut self) -> Option<ftp::End> {
-        let reserved = self.table.reserve(self.now, self.at);
-        self.table.texts[1] += u64::from(reserved.is_none());
-        reserved
-    }
-
-    fn bind(&mut self, inside: ftp::End, outside: ftp::End) {
-        self.table.expect(self.now, self.at, inside, outside);
     }
 }
 
