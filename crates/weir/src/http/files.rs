@@ -1,6 +1,6 @@
 //! Files below a folder, as a server gives them.
 
-use rustix::fs::{AtFlags, Mode, OFlags, ResolveFlags, fstat, openat2};
+use rustix::fs::{AtFlags, Mode, OFlags, ResolveFlags, fstat, open, openat2};
 use rustix::io::Errno;
 use std::fs::File;
 use std::io;
@@ -59,7 +59,7 @@ impl Upload {
     pub(crate) fn finish(mut self) -> io::Result<()> {
         let folder = &self.folder.0;
         if self.beside.is_none() {
-            let open = format!("/proc/self/fd/{}", self.file.as_raw_fd());
+            let open = by_descriptor(&self.file);
             // Only a name that is free: another upload may be at the same point.
             let mut count = 0;
             loop {
@@ -236,27 +236,38 @@ impl Folder {
     }
 
     fn file(&self, path: &str) -> Result<Resource, Errno> {
-        // Not to be held up by a FIFO.
-        let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC | OFlags::NOCTTY;
+        // A device or a FIFO may do something when it is opened: the kind is known before.
+        let flags = OFlags::PATH | OFlags::CLOEXEC;
         let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS;
-        let open = |resolve| openat2(&self.0, path, flags, Mode::empty(), resolve);
-        let file = match open(resolve | ResolveFlags::NO_SYMLINKS) {
+        let find = |resolve| openat2(&self.0, path, flags, Mode::empty(), resolve);
+        let found = match find(resolve | ResolveFlags::NO_SYMLINKS) {
             Err(Errno::LOOP) => {
-                let file = open(resolve)?;
-                if self.leads_to_hidden(&file) {
+                let found = find(resolve)?;
+                if self.leads_to_hidden(&found) {
                     return Ok(Resource::Nothing(404));
                 }
-                file
+                found
             }
-            opened => opened?,
+            found => found?,
         };
-        let facts = fstat(&file)?;
-        let kind = rustix::fs::FileType::from_raw_mode(facts.st_mode);
+        let before = fstat(&found)?;
+        let kind = rustix::fs::FileType::from_raw_mode(before.st_mode);
         if kind.is_dir() {
             return Ok(Resource::Folder);
         }
         if !kind.is_file() {
             return Ok(Resource::Nothing(403));
+        }
+        // The same file, whatever has its name by now.
+        let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC | OFlags::NOCTTY;
+        let file = match open(by_descriptor(&found), flags, Mode::empty()) {
+            // There is no /proc: by its name, again.
+            Err(Errno::NOENT) => openat2(&self.0, path, flags, Mode::empty(), resolve)?,
+            opened => opened?,
+        };
+        let facts = fstat(&file)?;
+        if (facts.st_dev, facts.st_ino) != (before.st_dev, before.st_ino) {
+            return Ok(Resource::Nothing(404));
         }
         Ok(Resource::File(Served {
             file: File::from(file),
@@ -280,7 +291,12 @@ impl Folder {
 
 /// The path by which the kernel knows an open file.
 fn path_of(file: impl AsFd) -> io::Result<PathBuf> {
-    std::fs::read_link(format!("/proc/self/fd/{}", file.as_fd().as_raw_fd()))
+    std::fs::read_link(by_descriptor(file))
+}
+
+/// The path that leads to what a descriptor of this process refers to (proc(5)).
+fn by_descriptor(file: impl AsFd) -> String {
+    format!("/proc/self/fd/{}", file.as_fd().as_raw_fd())
 }
 
 /// Whether a file, or a folder that it is in, is hidden by its name.
@@ -413,6 +429,38 @@ mod tests {
         for (target, status, found) in found {
             assert_eq!(found, status, "{target}");
         }
+    }
+
+    /// The open of a FIFO's writer returns as soon as a reader opens the FIFO, for a moment too.
+    #[test]
+    fn what_is_no_regular_file_is_not_opened() {
+        let name = format!(".weir-http-fifo-{}", std::process::id());
+        let path = std::env::temp_dir().join(name);
+        std::fs::create_dir_all(&path).unwrap();
+        let fifo = path.join("fifo");
+        let kind = rustix::fs::FileType::Fifo;
+        rustix::fs::mknodat(rustix::fs::CWD, &fifo, kind, Mode::from_raw_mode(0o600), 0).unwrap();
+        std::os::unix::fs::symlink("fifo", path.join("to-fifo")).unwrap();
+        let folder = Folder::open(&path).unwrap();
+        let (opened, is_open) = std::sync::mpsc::channel();
+        let writer = fifo.clone();
+        std::thread::spawn(move || {
+            let writer = File::options().write(true).open(writer);
+            let _ = opened.send(writer.is_ok());
+        });
+        for _ in 0..100 {
+            for target in ["/fifo", "/to-fifo"] {
+                assert!(matches!(folder.find(target), Resource::Nothing(403)));
+            }
+            std::thread::sleep(std::time::Duration::from_millis(1));
+        }
+        let early = is_open.try_recv();
+        let flags = OFlags::RDONLY | OFlags::NONBLOCK;
+        let _reader = open(&fifo, flags, Mode::empty()).unwrap();
+        let at_last = is_open.recv_timeout(std::time::Duration::from_secs(30));
+        std::fs::remove_dir_all(&path).unwrap();
+        assert!(early.is_err(), "the server has opened the FIFO");
+        assert_eq!(at_last, Ok(true));
     }
 
     #[test]
