@@ -104,6 +104,15 @@ impl Capture {
 
     fn open(&self) -> Result<Live, Failure> {
         let settings = self.settings();
+        if self.device.is_missing {
+            return Err(Failure {
+                status: ERROR_NO_SUCH_DEVICE,
+                text: format!(
+                    "there is no interface {} in this network namespace: `ip link` lists them",
+                    self.device.interface
+                ),
+            });
+        }
         if settings.rfmon {
             return Err(Failure {
                 status: ERROR_RFMON_NOTSUP,

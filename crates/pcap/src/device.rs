@@ -13,6 +13,8 @@ pub(crate) struct Device {
     pub(crate) interface: String,
     pub(crate) queue: Option<Bytes>,
     pub(crate) priority: Option<u16>,
+    /// Whether neither weir nor the system's library has it.
+    pub(crate) is_missing: bool,
 }
 
 /// Whether this network namespace has an interface of this name.
@@ -43,8 +45,20 @@ impl Device {
                 interface: name.to_owned(),
                 queue: None,
                 priority: None,
+                is_missing: false,
             })
         })
+    }
+
+    /// A device that cannot be activated. libpcap's programs expect it to be created: tcpdump takes
+    /// `1` for the first interface once there is none of that name.
+    pub(crate) fn missing(name: &str) -> Device {
+        Device {
+            interface: name.to_owned(),
+            queue: None,
+            priority: None,
+            is_missing: true,
+        }
     }
 
     fn with_options(name: &str, rest: &str) -> Result<Device, String> {
@@ -56,6 +70,7 @@ impl Device {
             interface: interface.to_owned(),
             queue: None,
             priority: None,
+            is_missing: false,
         };
         for option in options.split('&').filter(|option| !option.is_empty()) {
             let (key, value) = option.split_once('=').unwrap_or((option, ""));

@@ -37,6 +37,7 @@ mod live;
 mod open;
 mod ours;
 mod pace;
+pub mod packet;
 mod real;
 mod table;
 pub mod types;

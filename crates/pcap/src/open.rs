@@ -4,7 +4,7 @@ use crate::capture::Capture;
 use crate::device::Device;
 use crate::error::{c_string, write};
 use crate::functions::real;
-use crate::types::{self, ERROR, Pcap};
+use crate::types::{self, ERRBUF_SIZE, ERROR, Pcap};
 use crate::{ours, table};
 use libc::{c_char, c_int};
 use std::ffi::{CStr, CString};
@@ -22,11 +22,15 @@ pub(crate) unsafe fn pcap_create(device: *const c_char, errbuf: *mut c_char) -> 
         // SAFETY: the caller's promise.
         unsafe { CStr::from_ptr(device) }.to_string_lossy()
     };
-    let error = match Device::parse(&name) {
+    let parsed = match Device::parse(&name) {
         // SAFETY: the caller's promise.
-        None => return unsafe { real::pcap_create(device, errbuf) },
-        Some(Err(error)) => error,
-        Some(Ok(device)) => match table::insert(Box::new(Capture::new(device))) {
+        None if is_of_system(&name) => return unsafe { real::pcap_create(device, errbuf) },
+        None => Ok(Device::missing(&name)),
+        Some(parsed) => parsed,
+    };
+    let error = match parsed {
+        Err(error) => error,
+        Ok(device) => match table::insert(Box::new(Capture::new(device))) {
             Some(handle) => return handle,
             None => format!(
                 "more than {} captures in a process: close one first",
@@ -37,6 +41,32 @@ pub(crate) unsafe fn pcap_create(device: *const c_char, errbuf: *mut c_char) -> 
     // SAFETY: the caller's promise.
     unsafe { write(errbuf, &error) };
     null_mut()
+}
+
+/// Whether a device may be one of the system's library: those with an argument, such as `nflog:5`, are
+/// not in its list.
+fn is_of_system(name: &str) -> bool {
+    if name.contains([':', '/']) {
+        return true;
+    }
+    let mut list = null_mut();
+    let mut errbuf = [0; ERRBUF_SIZE];
+    // SAFETY: room for a pointer, and for a message.
+    let found = unsafe { real::pcap_findalldevs(&raw mut list, errbuf.as_mut_ptr()) };
+    if found == ERROR {
+        return true;
+    }
+    let mut at = list;
+    let mut is_listed = false;
+    // SAFETY: an item of the library's list, or its end.
+    while let Some(device) = unsafe { at.as_ref() } {
+        // SAFETY: the item's name.
+        is_listed |= unsafe { CStr::from_ptr(device.name) }.to_bytes() == name.as_bytes();
+        at = device.next;
+    }
+    // SAFETY: the list is not used again.
+    unsafe { real::pcap_freealldevs(list) };
+    is_listed
 }
 
 /// `pcap_open_live`.

@@ -229,10 +229,14 @@ pub(crate) unsafe fn pcap_get_required_select_timeout(_: &Capture) -> *const lib
     null()
 }
 
-pub(crate) unsafe fn pcap_getnonblock(capture: &Capture, _: *mut c_char) -> c_int {
+pub(crate) unsafe fn pcap_getnonblock(capture: &Capture, errbuf: *mut c_char) -> c_int {
     match capture.live() {
         Ok(live) => live.nonblock.load(Relaxed).into(),
-        Err(_) => capture.settings().nonblock.into(),
+        Err(status) => {
+            // SAFETY: the caller's buffer of libpcap's size, or null.
+            unsafe { crate::error::write(errbuf, &capture.error.to_text()) };
+            status
+        }
     }
 }
 

@@ -45,7 +45,7 @@ const ARROWS: [(&str, &[&str]); 27] = [
     ("ctap", &["tap"]),
     ("socket", &["wire", "ring", "link", "stack", "broker"]),
     ("exec", &["socket", "stack"]),
-    ("pcap", &["filter", "broker"]),
+    ("pcap", &["filter", "broker", "wire"]),
     ("lab", &["wire", "filter", "demux", "ring", "link"]),
     (
         "apps",

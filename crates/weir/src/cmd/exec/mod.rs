@@ -130,6 +130,9 @@ fn links(arg: clap::Arg) -> clap::Arg {
 const PRELOAD: &str = "LD_PRELOAD";
 /// weir's libpcap reads the broker's socket from this variable.
 const SOCKET: &str = "WEIR_SOCKET";
+/// nmap's options `--privileged` and `--unprivileged` as variables (nmap(1)).
+const NMAP_PRIVILEGED: &str = "NMAP_PRIVILEGED";
+const NMAP_UNPRIVILEGED: &str = "NMAP_UNPRIVILEGED";
 
 /// Runs the command; returns only if it fails.
 pub(crate) fn run(args: &Args) -> Result<(), CliError> {
@@ -172,6 +175,10 @@ fn run_with(args: &Args, rules: Vec<SocketRule>) -> Result<(), CliError> {
         preload.push(library::find(library::PCAP, args.pcap_library.as_deref())?);
         if let Some(socket) = &args.socket {
             command.env(SOCKET, socket);
+        }
+        // nmap would else not try what only the superuser may do without weir.
+        if !rustix::process::geteuid().is_root() && std::env::var_os(NMAP_UNPRIVILEGED).is_none() {
+            command.env(NMAP_PRIVILEGED, "1");
         }
     }
     let preload = preload.into_iter().map(PathBuf::into_os_string);

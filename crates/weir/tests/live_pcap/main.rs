@@ -1,8 +1,11 @@
 //! `weir exec --pcap`: unmodified programs of libpcap on ports, as an ordinary user.
 
+#[path = "../common/mod.rs"]
 mod common;
-#[path = "common/live.rs"]
+#[path = "../common/live.rs"]
 mod live;
+mod testprogs;
+mod tools;
 
 use common::Folder;
 use live::{Net, Running, net, open_folder, pings};
