@@ -195,7 +195,7 @@ unsafe fn ip_address(address: *const sockaddr, len: socklen_t) -> Result<std::ne
 /// The bytes of a packet.
 ///
 /// # Safety
-/// So many bytes.
+/// This many bytes.
 unsafe fn bytes<'a>(packet: *const c_void, len: size_t) -> Result<&'a [u8]> {
     if len > LEN_MAX {
         return Err(libc::EMSGSIZE);

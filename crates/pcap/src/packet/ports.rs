@@ -131,7 +131,7 @@ impl Sender {
         status.address.parse().map_err(|_| libc::EAFNOSUPPORT)
     }
 
-    /// Sends a frame until `answer` finds something in a frame of `filter`; `None` after so many
+    /// Sends a frame until `answer` finds something in a frame of `filter`; `None` after this many
     /// times.
     pub(super) fn ask<T>(
         &mut self,
