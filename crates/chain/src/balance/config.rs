@@ -123,14 +123,16 @@ pub enum BalanceError {
 
 /// Checks a configuration.
 pub(super) fn check(config: &BalanceConfig) -> Result<(), BalanceError> {
-    let range = |what, value: u64, min: u64, max: u64| match (min..=max).contains(&value) {
-        true => Ok(()),
-        false => Err(BalanceError::Range {
+    let range = |what, value: u64, min: u64, max: u64| {
+        if (min..=max).contains(&value) {
+            return Ok(());
+        }
+        Err(BalanceError::Range {
             what,
             value,
             min,
             max,
-        }),
+        })
     };
     range(
         "servers",

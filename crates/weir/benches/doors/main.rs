@@ -41,7 +41,7 @@ const SENDING: usize = 0;
 /// The CPU of the measured programs.
 const READING: usize = 1;
 /// Longest wait for a program to start, to answer, or to end.
-const PATIENCE: Duration = Duration::from_secs(30);
+const WAIT_MAX: Duration = Duration::from_secs(30);
 /// The source address of frames.
 const SRC: Ipv4Addr = Ipv4Addr::new(10, 9, 0, 1);
 
@@ -146,7 +146,7 @@ impl Drop for Bed {
     fn drop(&mut self) {
         if let Some(mut broker) = self.broker.take() {
             let _ = broker.signal(Signal::TERM);
-            let _ = broker.wait(PATIENCE);
+            let _ = broker.wait(WAIT_MAX);
             let (socket, keep) = (self.path("socket"), self.path("keep"));
             let clean = weir(&["broker", "--clean", "--socket", &socket, "--keep", &keep]);
             let _ = self.net.b.output(clean);
@@ -188,7 +188,7 @@ impl Program {
         let said = self.said.as_ref().expect("it is piped");
         let mut before = String::new();
         loop {
-            let line = said.recv_timeout(PATIENCE);
+            let line = said.recv_timeout(WAIT_MAX);
             let line = line.unwrap_or_else(|_| panic!("no `{words}` in:\n{before}"));
             if line.contains(words) {
                 return line;
@@ -203,7 +203,7 @@ impl Program {
         self.process.signal(Signal::INT).expect("a signal");
         let printed = self.printed.take().expect("it is piped");
         let last = printed.iter().last().unwrap_or_default();
-        self.process.ended(PATIENCE).expect("it ends");
+        self.process.ended(WAIT_MAX).expect("it ends");
         last
     }
 
@@ -229,7 +229,7 @@ fn processor_time(pid: u32) -> Duration {
 fn wait_until(what: &str, mut holds: impl FnMut() -> bool) {
     let began = Instant::now();
     while !holds() {
-        assert!(began.elapsed() < PATIENCE, "waited for {what}");
+        assert!(began.elapsed() < WAIT_MAX, "waited for {what}");
         std::thread::sleep(Duration::from_millis(5));
     }
 }

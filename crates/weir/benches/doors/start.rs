@@ -1,7 +1,7 @@
 //! From the start of a command until it has printed its first frame, while frames come.
 
 use super::tcpdump::LIBRARY;
-use super::{Bed, PATIENCE, READING, median, top, weir};
+use super::{Bed, READING, WAIT_MAX, median, top, weir};
 use std::io::Read;
 use std::process::Stdio;
 use std::time::{Duration, Instant};
@@ -75,7 +75,7 @@ fn once(bed: &Bed, (name, command, words): &Started) -> f64 {
         let len = out.read(&mut part).expect("a pipe is read");
         let text = String::from_utf8_lossy(&all);
         assert!(
-            len > 0 && began.elapsed() < PATIENCE,
+            len > 0 && began.elapsed() < WAIT_MAX,
             "{name} has no frame: {text}"
         );
         all.extend_from_slice(&part[..len]);

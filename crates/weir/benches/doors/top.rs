@@ -1,6 +1,6 @@
 //! `weir top` at a million frames a second, beside rustnet, and beside `weir listen`.
 
-use super::{Bed, PATIENCE, Program, median, processor_time, wait_until, weir};
+use super::{Bed, Program, WAIT_MAX, median, processor_time, wait_until, weir};
 use serde_json::Value;
 use std::process::Stdio;
 use std::time::Duration;
@@ -136,7 +136,7 @@ impl InTerminal {
 
     fn end(mut self) {
         let _ = self.script.signal(Signal::TERM);
-        let _ = self.script.wait(PATIENCE);
+        let _ = self.script.wait(WAIT_MAX);
     }
 }
 
@@ -173,7 +173,7 @@ fn rustnet(rate: f64) -> Option<Run> {
     let processor = processor_time(rustnet.id()) - before;
     let printed = rustnet.printed.take().expect("it is piped");
     let text: String = printed.iter().collect();
-    rustnet.process.ended(PATIENCE).expect("it ends");
+    rustnet.process.ended(WAIT_MAX).expect("it ends");
     let all: Value = serde_json::from_str(&text).expect("JSON");
     let stats = &all["stats"];
     let lost = ["packets_dropped", "capture_packets_dropped"];

@@ -38,7 +38,7 @@ const PROCESSES_MAX: usize = 4096;
 /// Longest answer of a process, in bytes.
 const ANSWER_MAX: usize = 16 << 20;
 /// Longest time for an answer.
-const PATIENCE: Duration = Duration::from_secs(2);
+const WAIT_MAX: Duration = Duration::from_secs(2);
 
 /// A protocol, or a state of RFC 9293.
 macro_rules! words {
@@ -263,7 +263,7 @@ impl Process {
 /// Reads the whole answer.
 fn read(mut stream: UnixStream) -> Result<String, String> {
     let failed = |error: std::io::Error| error.to_string();
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + WAIT_MAX;
     stream.set_nonblocking(false).map_err(failed)?;
     let mut bytes = Vec::new();
     let mut part = vec![0; 64 << 10];

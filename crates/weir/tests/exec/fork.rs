@@ -180,7 +180,7 @@ fn children_serve_on_when_their_parent_exits() {
     let connect6 = || loop {
         match kernel.host.run(|| TcpStream::connect((OURS[1], 4000))) {
             Ok(stream) => return stream,
-            Err(error) => assert!(began.elapsed() < live::PATIENCE, "{error}"),
+            Err(error) => assert!(began.elapsed() < live::WAIT_MAX, "{error}"),
         }
         thread::sleep(Duration::from_millis(20));
     };

@@ -43,7 +43,7 @@ fn sessions_go_on_after_an_orderly_restart_and_not_after_a_kill() {
     let mut client = net.a.run(move || TcpStream::connect(at).unwrap());
     let (mut server, peer) = listener.accept().unwrap();
     for stream in [&client, &server] {
-        stream.set_read_timeout(Some(live::PATIENCE)).unwrap();
+        stream.set_read_timeout(Some(live::WAIT_MAX)).unwrap();
         stream.set_nodelay(true).unwrap();
     }
     assert_eq!(peer.ip().to_string(), POOL);
@@ -52,7 +52,7 @@ fn sessions_go_on_after_an_orderly_restart_and_not_after_a_kill() {
     let inside: SocketAddr = format!("{INSIDE}:5000").parse().unwrap();
     let inside = net.a.run(move || UdpSocket::bind(inside).unwrap());
     inside.send_to(b"out", at).unwrap();
-    let (_, mapped) = datagram(&outside, live::PATIENCE).unwrap();
+    let (_, mapped) = datagram(&outside, live::WAIT_MAX).unwrap();
     // Asked of the supervisor, and of the process itself.
     for round in 0..2 {
         let before = worker(running.id());
@@ -67,10 +67,10 @@ fn sessions_go_on_after_an_orderly_restart_and_not_after_a_kill() {
         says(&mut server, &mut client, b"two ");
         says(&mut client, &mut server, b"tree");
         outside.send_to(b"in", mapped).unwrap();
-        let (_, from) = datagram(&inside, live::PATIENCE).expect("the mapping is kept");
+        let (_, from) = datagram(&inside, live::WAIT_MAX).expect("the mapping is kept");
         assert_eq!(from, at);
         inside.send_to(b"out", at).unwrap();
-        let (_, again) = datagram(&outside, live::PATIENCE).unwrap();
+        let (_, again) = datagram(&outside, live::WAIT_MAX).unwrap();
         assert_eq!(again, mapped);
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
         let find = format!("udp:{mapped}");
@@ -88,10 +88,10 @@ fn sessions_go_on_after_an_orderly_restart_and_not_after_a_kill() {
     let short = Duration::from_millis(500);
     assert_eq!(datagram(&inside, short), None, "an earlier mapping is used");
     inside.send_to(b"new", at).unwrap();
-    let (_, new) = datagram(&outside, live::PATIENCE).unwrap();
+    let (_, new) = datagram(&outside, live::WAIT_MAX).unwrap();
     assert_eq!(new.ip(), mapped.ip());
     outside.send_to(b"in", new).unwrap();
-    assert!(datagram(&inside, live::PATIENCE).is_some());
+    assert!(datagram(&inside, live::WAIT_MAX).is_some());
     running.signal(Signal::TERM);
     let ended = running.end();
     assert_eq!(ended.code, Some(0), "{ended:?}");

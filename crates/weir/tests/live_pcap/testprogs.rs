@@ -2,7 +2,7 @@
 //! needs a build of them.
 
 use super::{Bench, POLICY, bench};
-use crate::live::{PATIENCE, Running};
+use crate::live::{Running, WAIT_MAX};
 use std::io::{BufRead, BufReader, Read};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -205,7 +205,7 @@ fn libpcaps_own_programs_find_no_difference() {
         scope.spawn(|| {
             let _server = bench.net.server(5000);
             let began = std::time::Instant::now();
-            while !ends.load(Ordering::Relaxed) && began.elapsed() < PATIENCE * 5 {
+            while !ends.load(Ordering::Relaxed) && began.elapsed() < WAIT_MAX * 5 {
                 bench.net.send(5000, 3);
                 std::thread::sleep(Duration::from_millis(20));
             }

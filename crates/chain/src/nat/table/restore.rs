@@ -162,9 +162,10 @@ impl Table {
         if due <= now {
             return None;
         }
-        let direction = match saved.is_inbound {
-            true => Direction::Inward,
-            false => Direction::Outward,
+        let direction = if saved.is_inbound {
+            Direction::Inward
+        } else {
+            Direction::Outward
         };
         let place = self.try_begin(now, at, saved.remote, direction).ok()?;
         let handle = self.sessions.handle(place);
