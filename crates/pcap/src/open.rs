@@ -4,7 +4,7 @@ use crate::capture::Capture;
 use crate::device::Device;
 use crate::error::{c_string, write};
 use crate::functions::real;
-use crate::types::{self, ERRBUF_SIZE, ERROR, Pcap};
+use crate::types::{self, ERRBUF_SIZE, ERROR, ERROR_NO_SUCH_DEVICE, Pcap};
 use crate::{ours, table};
 use libc::{c_char, c_int};
 use std::ffi::{CStr, CString};
@@ -97,13 +97,34 @@ pub(crate) unsafe fn pcap_open_live(
         settings.snaplen = snaplen;
         settings.milliseconds = milliseconds;
     });
-    if status == 0 && capture.activate() == 0 {
+    let status = if status == 0 {
+        capture.activate()
+    } else {
+        status
+    };
+    if status == 0 {
         // SAFETY: the caller's promise: as libpcap, an empty text stands for no warning.
         unsafe { write(errbuf, "") };
         return handle;
     }
+    let mut text = capture.error.to_text();
+    if status == ERROR_NO_SUCH_DEVICE {
+        // As libpcap has it, whose programs may look for these words.
+        // SAFETY: C strings of the caller and of the library.
+        let (name, words) = unsafe {
+            (
+                CStr::from_ptr(device),
+                CStr::from_ptr(real::pcap_statustostr(status)),
+            )
+        };
+        text = format!(
+            "{}: {} ({text})",
+            name.to_string_lossy(),
+            words.to_string_lossy()
+        );
+    }
     // SAFETY: the caller's promise.
-    unsafe { write(errbuf, &capture.error.to_text()) };
+    unsafe { write(errbuf, &text) };
     // SAFETY: the handle is new, and not used again.
     unsafe { pcap_close(handle) };
     null_mut()

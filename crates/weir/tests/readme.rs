@@ -10,8 +10,9 @@ use live::Running;
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{Ipv4Addr, TcpListener};
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 use weir_lab::net::unprivileged::NOBODY;
 use weir_lab::net::{Device, Host, Lab, Signal};
 use weir_lab::testenv;
@@ -19,16 +20,22 @@ use weir_lab::testenv;
 /// How a command of the README is run.
 #[derive(Clone, Copy, Debug)]
 enum Rule {
-    /// By a script of the check, which has these words.
+    /// By a script of the check, or a list of what a command runs, which has these words.
     Ci(&'static str, &'static str),
     /// In a folder with captures and the examples, until it ends well.
     Here,
+    /// Likewise in a terminal, until a key ends it.
+    Screen,
     /// For each subcommand.
     Helps,
     /// On a host with interfaces of these names, until it ends well.
     Ends(&'static [&'static str]),
-    /// Likewise, until it has said these words; SIGINT then ends it with this status.
-    Says(&'static [&'static str], &'static str, i32),
+    /// Likewise, until it has said these words; SIGINT then ends it.
+    Says(&'static [&'static str], &'static str),
+    /// Likewise, of words on standard output.
+    Prints(&'static [&'static str], &'static str),
+    /// For some seconds: it prints these words at its end. `live_rfc2544` runs the whole.
+    Begins(&'static str),
     /// tcpdump as user nobody, beside a broker.
     Captures,
     /// As an ordinary user, on a TAP interface.
@@ -39,14 +46,22 @@ enum Rule {
     Example(&'static str),
 }
 
-use Rule::{Captures, Ci, Curl, Ends, Example, Helps, Here, Says, Serves};
+use Rule::{Begins, Captures, Ci, Curl, Ends, Example, Helps, Here, Prints, Says, Screen, Serves};
 
 const ONE: &[&str] = &["eth0"];
 const WIRE: &[&str] = &["eth1", "eth2"];
 const SITE: &[&str] = &["eth0", "eth1"];
 
 /// Each command of the README, in its order.
-const RULES: [(&str, Rule); 32] = [
+const RULES: [(&str, Rule); 33] = [
+    (
+        // By `weir lab results run`.
+        "cargo bench -p weir-demux --bench plan",
+        Ci(
+            "crates/lab/src/results/benches.rs",
+            r#"Bench("weir-demux", "plan", "")"#,
+        ),
+    ),
     (
         "cargo run --release -- demo",
         Ci(".ci/fresh", "run --release -- demo"),
@@ -71,30 +86,27 @@ const RULES: [(&str, Rule); 32] = [
     ("weir filter 'tcp port 80'", Here),
     (
         "sudo weir listen eth0 'udp port 53'",
-        Says(ONE, "listening", 0),
+        Says(ONE, "port 1 on eth0"),
     ),
     (
         "weir exec --pcap -- tcpdump -ni eth0 'udp port 53'",
         Captures,
     ),
-    ("weir top -r FILE", Here),
-    ("weir web -r FILE", Says(ONE, "http://", 0)),
+    ("weir top -r FILE", Screen),
+    ("weir web -r FILE", Prints(ONE, "http://")),
     (".ci/python", Ci(".ci/run", ".ci/python")),
     (
         "cargo build --release -p weir-cport",
         Ci(".ci/fresh", "build --release -p weir-cport"),
     ),
-    (
-        "sudo weir broker --config policy.toml",
-        Says(ONE, "ready", 0),
-    ),
+    ("sudo weir broker --config policy.toml", Says(ONE, "ready")),
     (
         "sudo weir rarpd eth0 --table hosts.toml",
-        Says(ONE, "ready", 0),
+        Says(ONE, "ready"),
     ),
     (
         "sudo weir pup serve DIR --own 1#2# --link port:eth0",
-        Says(ONE, "ready", 0),
+        Says(ONE, "ready"),
     ),
     ("weir serve DIR --link tap0 --addr 192.0.2.5/24", Serves),
     (
@@ -104,17 +116,17 @@ const RULES: [(&str, Rule); 32] = [
     ("cargo run -p weir-tap --example bump", Example("bump")),
     (
         "sudo weir bridge eth1 eth2 --bypass wire",
-        Says(WIRE, "ready", 0),
+        Says(WIRE, "ready"),
     ),
-    ("sudo weir route eth1 eth2", Says(WIRE, "ready", 0)),
-    ("sudo weir nat eth0 eth1", Says(SITE, "ready", 0)),
+    ("sudo weir route eth1 eth2", Says(WIRE, "ready")),
+    ("sudo weir nat eth0 eth1", Says(SITE, "ready")),
     (
         "sudo weir ipsec eth0 eth1 --sa sa.toml",
-        Says(SITE, "ready", 0),
+        Says(SITE, "ready"),
     ),
     (
         "sudo weir shape eth0 eth1 --rate 100M --by source",
-        Says(SITE, "ready", 0),
+        Says(SITE, "ready"),
     ),
     (
         "cargo run -p weir-tap --example shared -- eth1 eth2",
@@ -125,7 +137,7 @@ const RULES: [(&str, Rule); 32] = [
     ("weir ports --json", Ends(ONE)),
     (
         "sudo weir lab rfc2544 --peer linux-bridge",
-        Says(&[], "", 130),
+        Begins("Trials of"),
     ),
     ("weir experiment tpca", Here),
     ("weir COMMAND --help", Helps),
@@ -213,7 +225,9 @@ fn checkout(name: &str) -> Folder {
             &fs::read(&path).unwrap(),
         );
     }
-    folder.write("sa.toml", b"");
+    folder.write("sa.toml", sa().as_bytes());
+    let owner = fs::Permissions::from_mode(0o600);
+    fs::set_permissions(folder.path("sa.toml"), owner).unwrap();
     let demo = ["demo", "-n", "2000", "--json", "-w", &folder.path("")];
     let run = weir([]).args(demo).output().unwrap();
     assert!(run.status.success(), "{run:?}");
@@ -225,8 +239,21 @@ fn checkout(name: &str) -> Folder {
     folder
 }
 
+/// The guide's configuration of IPsec, with keys.
+fn sa() -> String {
+    let guide = read("docs/how-to/ipsec.md");
+    let block = guide.split("```toml\n").nth(1).expect("it has one");
+    let (block, _) = block.split_once("```").expect("it ends");
+    let block = block.replace("\"192.0.2.1\"", "\"10.0.0.2\"");
+    let mut parts = block.split('…');
+    let first = parts.next().unwrap_or_default().to_owned();
+    let rest = parts.enumerate();
+    rest.fold(first, |all, (number, part)| {
+        format!("{all}{number:02x}{}{part}", "5a".repeat(35))
+    })
+}
+
 fn program(folder: &Folder, name: &str, bytes: &[u8]) {
-    use std::os::unix::fs::PermissionsExt;
     let path = folder.write(&format!("bin/{name}"), bytes);
     fs::set_permissions(path, fs::Permissions::from_mode(0o755)).unwrap();
 }
@@ -236,7 +263,7 @@ fn filled(command: &str) -> String {
     let words = command.split(' ').map(|word| match word {
         "FILE" => "office.pcapng",
         "DIR" => "files",
-        "NET" => "10.0.0.0/8",
+        "NET" => "192.0.2.0/24",
         word => word,
     });
     words.collect::<Vec<_>>().join(" ")
@@ -285,18 +312,30 @@ fn commands_without_a_network_end_well() {
         return;
     }
     let folder = checkout("readme-here");
-    for (command, rule) in commands_by(|rule| matches!(rule, Here | Helps)) {
+    for (command, rule) in commands_by(|rule| matches!(rule, Here | Helps | Screen)) {
         let mut lines = vec![filled(command)];
         if let Helps = rule {
             let all = common::stdout(&weir(["--help"]).output().unwrap());
             let listed = all.split_once("Commands:").unwrap().1.lines().skip(1);
-            let names = listed.map_while(|line| line.split_whitespace().next());
+            let listed = listed.take_while(|line| !line.is_empty());
+            // Others continue a description.
+            let listed = listed.filter_map(|line| line.strip_prefix("  "));
+            let listed = listed.filter(|line| !line.starts_with(' ') && !line.starts_with("help"));
+            let names = listed.map(|line| line.split(' ').next().unwrap());
             lines = names.map(|name| command.replace("COMMAND", name)).collect();
             assert!(lines.len() > 20, "{lines:?}");
         }
+        if let Screen = rule {
+            if !testenv::programs(&["script"]) {
+                continue;
+            }
+            let line = &lines[0];
+            lines = vec![format!(
+                "(sleep 2 && printf q) | script -qec '{line}' /dev/null"
+            )];
+        }
         for line in lines {
-            let sh = testenv::program("sh").expect("the test has asked for it");
-            let mut sh = sh;
+            let mut sh = testenv::program("sh").expect("the test has asked for it");
             let run = sh.arg(script(&folder, "", &line)).output().unwrap();
             assert!(run.status.success(), "{line}: {run:?}");
             assert!(!run.stdout.is_empty(), "{line}: {run:?}");
@@ -340,22 +379,50 @@ fn commands_with_a_network_run() {
     if lacks(&[]) {
         return;
     }
-    for (command, rule) in commands_by(|rule| matches!(rule, Ends(_) | Says(..))) {
+    for (command, rule) in
+        commands_by(|rule| matches!(rule, Ends(_) | Says(..) | Prints(..) | Begins(_)))
+    {
         let folder = checkout("readme-net");
-        let (Ends(names) | Says(names, ..)) = rule else {
-            unreachable!("of these rules alone")
+        let names = match rule {
+            Ends(names) | Says(names, ..) | Prints(names, ..) => names,
+            _ => &[],
         };
         let machine = machine(names);
-        let running = start(&machine.host, &folder, command);
-        let ended = match rule {
-            Says(_, words, status) => {
-                let running = running.until(words);
-                running.signal(Signal::INT);
-                (running.end(), status)
+        let mut running = start(&machine.host, &folder, command);
+        let mut out = None;
+        if let Says(_, words) = rule {
+            running = running.until(words);
+        }
+        if let Prints(_, words) = rule {
+            let mut lines = BufReader::new(running.take_stdout());
+            let mut line = String::new();
+            while !line.contains(words) {
+                line.clear();
+                let read = lines.read_line(&mut line).unwrap();
+                assert!(
+                    read > 0,
+                    "{command} never prints `{words}`: {:?}",
+                    running.end()
+                );
             }
-            _ => (running.end(), 0),
+            // Open until its end.
+            out = Some(lines);
+        }
+        if let Begins(_) = rule {
+            std::thread::sleep(Duration::from_secs(3));
+        }
+        if !matches!(rule, Ends(_)) {
+            running.signal(Signal::INT);
+        }
+        let ended = running.end();
+        drop(out);
+        // Counting commands say by their status that a signal ended them.
+        let is_well = match rule {
+            Ends(_) => ended.code == Some(0),
+            Begins(words) => ended.code == Some(130) && ended.stdout.contains(words),
+            _ => matches!(ended.code, Some(0 | 130)),
         };
-        assert_eq!(ended.0.code, Some(ended.1), "{command}: {:?}", ended.0);
+        assert!(is_well, "{command}: {ended:?}");
     }
 }
 

@@ -88,6 +88,31 @@ fn rows_that_are_not_listed_are_in_others() {
     );
 }
 
+/// More than a table has rows.
+#[test]
+fn a_hundred_thousand_conversations_are_counted() {
+    const FRAMES: usize = 110_000;
+    /// A record of `capture`, its header, and where the frame's source address is.
+    const RECORD: usize = 16 + 64;
+    const SOURCE: usize = 16 + 26;
+    let mut bytes = capture(&vec![53; FRAMES]);
+    for (number, record) in bytes[24..].chunks_exact_mut(RECORD).enumerate() {
+        let address = 0x0a00_0000 + number as u32;
+        record[SOURCE..SOURCE + 4].copy_from_slice(&address.to_be_bytes());
+    }
+    let folder = Folder::new("top-many");
+    let path = folder.write("a.pcap", &bytes);
+    let run = weir(["top", "-r", &path, "--once", "--json", "--rows", "100000"])
+        .output()
+        .unwrap();
+    let all = json(&run);
+    let rows = all["conversations"].as_array().unwrap();
+    assert!(rows.len() > 90_000, "{}", rows.len());
+    let other = all["others"]["conversations"]["frames"].as_u64().unwrap();
+    assert_eq!(all["frames"], FRAMES);
+    assert_eq!(rows.len() + other as usize, FRAMES);
+}
+
 #[test]
 fn what_is_read_can_be_recorded_with_tls_keys() {
     let folder = Folder::new("top-record");
