@@ -27,6 +27,9 @@ pub(super) struct ServersRereader {
     is_asked: Arc<AtomicBool>,
 }
 
+/// A balancer's way to take servers, and the servers that it is to have.
+type Changed<'a> = (&'a Reload<Vec<Server>>, Vec<Server>);
+
 impl ServersRereader {
     /// Begins to watch for the signal; `None` if no stage is a balancer, or the configuration is
     /// of no file.
@@ -75,7 +78,7 @@ impl ServersRereader {
     }
 
     /// The servers of each balancer.
-    fn read(&self) -> Result<Vec<(&Reload<Vec<Server>>, Vec<Server>)>, CliError> {
+    fn read(&self) -> Result<Vec<Changed<'_>>, CliError> {
         if self.path.exists() && !self.path.is_file() {
             let name = self.path.display();
             return Err(CliError::run(format!("{name}: it is no file any more")));
