@@ -53,7 +53,7 @@ const WIRE: &[&str] = &["eth1", "eth2"];
 const SITE: &[&str] = &["eth0", "eth1"];
 
 /// Each command of the README, in its order.
-const RULES: [(&str, Rule); 33] = [
+const RULES: [(&str, Rule); 34] = [
     (
         // By `weir lab results run`.
         "cargo bench -p weir-demux --bench plan",
@@ -113,6 +113,7 @@ const RULES: [(&str, Rule); 33] = [
         "weir exec --link tap0 --addr 192.0.2.5/24 -- curl http://192.0.2.1/",
         Curl,
     ),
+    ("weir sockets", Here),
     ("cargo run -p weir-tap --example bump", Example("bump")),
     (
         "sudo weir bridge eth1 eth2 --bypass wire",

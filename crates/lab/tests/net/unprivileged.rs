@@ -60,7 +60,7 @@ fn a_process_of_user_nobody_has_a_device_for_tap_interfaces() {
     let host = Lab::new().host("a").unwrap();
     host.tap("tap0", unprivileged::NOBODY).unwrap();
     let mut command = unprivileged::command(std::env::current_exe().unwrap());
-    let opens = ["nobody::opens_its_interface", "--exact", "--nocapture"];
+    let opens = ["unprivileged::opens_its_interface", "--exact", "--nocapture"];
     command.args(opens).env(SHOWS, "1");
     let output = host.output(command).unwrap();
     let text = String::from_utf8_lossy(&output.stdout);
@@ -83,7 +83,7 @@ fn a_process_in_a_host_is_user_nobody() {
     let host = Lab::new().host("a").unwrap();
     // This test's executable, which prints its privileges.
     let this = std::env::current_exe().unwrap();
-    let show = ["nobody::shows_its_rights", "--exact", "--nocapture"];
+    let show = ["unprivileged::shows_its_rights", "--exact", "--nocapture"];
     let mut command = unprivileged::command(this);
     command.args(show).env(SHOWS, "1");
     let output = host.output(command).unwrap();
