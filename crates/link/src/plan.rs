@@ -258,9 +258,10 @@ impl PlanMaps {
         }
     }
 
-    /// Loads the first half of the plan's program for a hook. If the installed
-    /// second half belongs to another edition of index and store, the second
-    /// half is loaded and installed first; running programs then tail-call it.
+    /// Loads the first half of the plan's program for a hook. If it goes on to a
+    /// second half, and the installed one belongs to another edition of index and
+    /// store, the second half is loaded and installed first; running programs
+    /// then tail-call it.
     ///
     /// # Errors
     /// If the program cannot be generated, or the kernel refuses it.
@@ -272,7 +273,7 @@ impl PlanMaps {
             .iter()
             .find(|made| made.spec.role == MapRole::Index);
         let edition = edition.map_or(0, |made| u64::from(made.spec.edition)) + 1;
-        if loaded.load(Ordering::Relaxed) != edition {
+        if plan.has_second_half(hook) && loaded.load(Ordering::Relaxed) != edition {
             let second = self.load_half(plan, hook, Half::Delivery)?;
             let place = hook.place().to_ne_bytes();
             self.map(hook.delivery_role()).put(&place, &second)?;

@@ -96,6 +96,11 @@ pub trait InterfaceDemux {
     /// If the kernel refuses; then the attach point stays.
     fn attach(&mut self, attach: Attach) -> Result<(), Refusal>;
 
+    /// A ring of this many bytes is about to be reserved: making it may begin.
+    fn expect_ring(&mut self, bytes: u64) {
+        let _ = bytes;
+    }
+
     /// Starts to reserve a ring; [`reserved`](Self::reserved) returns it later,
     /// with the same token.
     fn reserve(&mut self, token: u32, queue: &Queue);

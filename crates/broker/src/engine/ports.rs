@@ -191,6 +191,12 @@ impl<F: Backend> Engine<F> {
         let effort = self.check_effort(grant, owner.who.uid, ifindex, None, &filter)?;
         let asked = OpenPort { ring, ..asked };
         self.interface(facts)?;
+        if let Some(first) = self.interfaces.get_mut(&ifindex)
+            && first.ports == 0
+        {
+            // Beside attaching, which takes longer.
+            first.divider.expect_ring(ring.0);
+        }
         if let Err(refusal) = self.attach_for(ifindex, Some((&asked, grant))) {
             self.close_interface_if_unused(ifindex);
             return Err(refusal);

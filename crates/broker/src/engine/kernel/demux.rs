@@ -463,6 +463,15 @@ impl InterfaceDemux for KernelDemux {
         Ok(())
     }
 
+    fn expect_ring(&mut self, bytes: u64) {
+        let is_known = self.ordered.contains_key(&bytes) || self.spare.contains_key(&bytes);
+        if !is_known && let Some(slot) = self.free.pop() {
+            self.ordered.insert(bytes, 1);
+            let bytes = bytes as u32;
+            self.worker.submit(Job::Add { slot, bytes });
+        }
+    }
+
     fn reserve(&mut self, token: u32, queue: &Queue) {
         let bytes = queue.ring.0;
         self.reservations

@@ -61,7 +61,8 @@ fn place(part: MapRole) -> u16 {
 
 impl KernelPlan {
     /// Half of the program for a hook. Call [`prepare_recompile`](Self::prepare_recompile) before the
-    /// subtables' half, now and then.
+    /// subtables' half, now and then. The second half is needed if
+    /// [`has_second_half`](Self::has_second_half).
     ///
     /// # Errors
     /// If it becomes too long for the kernel.
@@ -81,6 +82,21 @@ impl KernelPlan {
 }
 
 impl KernelPlan {
+    /// Whether the first half of the program for a hook goes on to the second one.
+    pub fn has_second_half(&self, hook: Hook) -> bool {
+        !self.passes_all() && !self.is_single_program(hook)
+    }
+
+    /// Whether no frame can have a receiver: the program is a few instructions.
+    fn passes_all(&self) -> bool {
+        self.subtables.is_empty() && self.opaque.is_empty()
+    }
+
+    fn is_single_program(&self, hook: Hook) -> bool {
+        let is_ingress = hook != Hook::TcEgress;
+        is_ingress && self.subtables.len() <= SINGLE_PROGRAM_MAX && self.opaque.is_empty()
+    }
+
     /// Subtables that have come since the others were ordered, in parts.
     pub(super) fn newcomers_of(&self, trees: &[Vec<Node>]) -> Vec<Vec<Node>> {
         let mut ordered = Vec::new();
@@ -105,6 +121,11 @@ impl Coder<'_> {
     /// The first half: a frame's candidates. Those of the last part of the
     /// tree are left to the second half, unless opaque filters come behind.
     fn subtables(&mut self) -> Result<(), EmitError> {
+        if self.plan.passes_all() {
+            self.mov(CONTEXT, Reg::R1);
+            self.end();
+            return Ok(());
+        }
         self.frame();
         let parts = [
             self.plan.trees.clone(),
@@ -112,8 +133,7 @@ impl Coder<'_> {
         ]
         .concat();
         let later = usize::from(self.plan.opaque.is_empty());
-        let is_ingress = self.hook != Hook::TcEgress;
-        if is_ingress && self.plan.subtables.len() <= SINGLE_PROGRAM_MAX && later == 1 {
+        if self.plan.is_single_program(self.hook) {
             parts
                 .iter()
                 .for_each(|part| self.nodes(part, &mut Vec::new()));

@@ -230,6 +230,7 @@ fn shown(args: &Args, app: &mut App, tty: &mut Tty, is_live: bool) -> Result<(),
     let mut is_changed = true;
     let mut drawn: Option<Instant> = None;
     let mut watcher = None;
+    let began = Instant::now();
     loop {
         if app.stop.is_requested() || deadline.is_some_and(|end| Instant::now() >= end) {
             return if app.stop.is_requested() {
@@ -246,8 +247,9 @@ fn shown(args: &Args, app: &mut App, tty: &mut Tty, is_live: bool) -> Result<(),
                 .map_err(failed)?;
             (is_due, is_changed, drawn) = (false, !all, Some(Instant::now()));
         }
-        // After the first picture, which it would delay.
-        if is_live && watcher.is_none() {
+        // After the picture of the first frames, which it would delay.
+        let is_time = app.ordered > 0 || began.elapsed() >= DRAW_INTERVAL;
+        if is_live && watcher.is_none() && is_time {
             watcher = Some(Watcher::start(args.source.socket.as_deref()));
         }
         let came = app.input.take_in(&mut app.session, WAIT)?;
