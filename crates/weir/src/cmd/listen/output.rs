@@ -88,6 +88,11 @@ impl Flushes {
         self.due.is_none()
     }
 
+    /// Whether frames are buffered.
+    fn is_pending(&self) -> bool {
+        self.due.is_some()
+    }
+
     fn done(&mut self, now: Instant) {
         (self.due, self.last) = (None, Some(now));
     }
@@ -217,8 +222,15 @@ impl Output {
         self.to_stdout && stop.wait_unless_closed(Duration::ZERO, &std::io::stdout())
     }
 
-    /// Writes buffered frames to the file, for its reader.
+    /// Writes buffered frames to the file, for its reader, if there are any.
     pub(super) fn rest(&mut self) -> Result<(), CliError> {
+        if self.flushes.is_pending() {
+            return self.flush_file();
+        }
+        Ok(())
+    }
+
+    fn flush_file(&mut self) -> Result<(), CliError> {
         self.flushes.done(Instant::now());
         self.file.as_mut().map_or(Ok(()), Capture::flush)
     }
@@ -246,7 +258,7 @@ impl Output {
             }
         }
         if self.packet_buffered || self.file.is_some() && self.flushes.is_next(Instant::now) {
-            self.rest()?;
+            self.flush_file()?;
         }
         out.flush().map_err(CliError::output)
     }
@@ -404,5 +416,21 @@ mod tests {
         assert_eq!(flushed[..3], [0, 100, 200]);
         assert_eq!(flushed.last(), Some(&2_000));
         assert_eq!(flushed.len(), 11);
+    }
+
+    #[test]
+    fn a_wait_without_frames_delays_no_frame() {
+        let began = Instant::now();
+        let mut flushes = Flushes::default();
+        assert!(!flushes.is_pending());
+        assert!(flushes.is_next(|| began));
+        flushes.done(began);
+        // Nothing is buffered when the wait for the next frames ends.
+        assert!(!flushes.is_pending());
+        let later = began + FLUSH_INTERVAL;
+        assert!(flushes.is_next(|| later));
+        flushes.done(later);
+        assert!(!flushes.is_next(|| later));
+        assert!(flushes.is_pending());
     }
 }

@@ -231,6 +231,9 @@ fn shown(args: &Args, app: &mut App, tty: &mut Tty, is_live: bool) -> Result<(),
     let mut drawn: Option<Instant> = None;
     let mut watcher = None;
     let began = Instant::now();
+    // So that the first picture has the first frames, if they come at once.
+    app.input.take_in(&mut app.session, WAIT)?;
+    app.takes_first();
     loop {
         if app.stop.is_requested() || deadline.is_some_and(|end| Instant::now() >= end) {
             return if app.stop.is_requested() {
