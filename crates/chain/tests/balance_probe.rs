@@ -384,10 +384,8 @@ fn wrong_requests_are_refused() {
             ..http.clone()
         };
         let error = Balance::new(with(wrong), 1).unwrap_err().to_string();
-        assert!(
-            error.starts_with("path of the check by HTTP: write"),
-            "{error}"
-        );
+        let begins = format!("path {path:?} of the check by HTTP: write");
+        assert!(error.starts_with(&begins), "{error}");
     }
     for host in ["", "a b", "a\r\nX: y"] {
         let wrong = HttpCheck {

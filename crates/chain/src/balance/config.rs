@@ -102,10 +102,12 @@ pub enum BalanceError {
     )]
     ProbePort,
     /// The request of probes is none.
-    #[error("{what} of the check by HTTP: {remedy}")]
+    #[error("{what} {value} of the check by HTTP: {remedy}")]
     Http {
         /// Which part.
         what: &'static str,
+        /// Its value.
+        value: String,
         /// What would do.
         remedy: &'static str,
     },
@@ -156,8 +158,12 @@ pub(super) fn check(config: &BalanceConfig) -> Result<(), BalanceError> {
             config.probe / MS,
         )?;
     }
-    if let Some((what, remedy)) = config.http.as_ref().and_then(HttpCheck::wrong) {
-        return Err(BalanceError::Http { what, remedy });
+    if let Some((what, value, remedy)) = config.http.as_ref().and_then(HttpCheck::wrong) {
+        return Err(BalanceError::Http {
+            what,
+            value,
+            remedy,
+        });
     }
     range(
         "the service's port",

@@ -40,8 +40,9 @@ pub struct HttpCheck {
 }
 
 impl HttpCheck {
-    /// What is wrong; `None` if the check can be made.
-    pub(super) fn wrong(&self) -> Option<(&'static str, &'static str)> {
+    /// What is wrong: which part, its value, and what would do; `None` if the check can
+    /// be made.
+    pub(super) fn wrong(&self) -> Option<(&'static str, String, &'static str)> {
         let is_plain = |text: &str| {
             (1..=HTTP_TEXT_MAX).contains(&text.len())
                 && text.bytes().all(|it| it.is_ascii_graphic())
@@ -50,25 +51,30 @@ impl HttpCheck {
             range.start() <= range.end() && *range.start() >= 100 && *range.end() <= 599
         };
         if !is_plain(&self.path) || !self.path.starts_with('/') {
-            Some((
+            return Some((
                 "path",
-                "write up to 200 characters without spaces, as in \"/health\"",
-            ))
-        } else if !is_plain(&self.host) {
-            Some((
-                "host",
-                "write up to 200 characters without spaces, as in \"www.example.com\"",
-            ))
-        } else if !(1..=HTTP_RANGES_MAX).contains(&self.statuses.len())
-            || !self.statuses.iter().all(is_status)
-        {
-            Some((
-                "status",
-                "write up to 16 statuses or ranges of 100 to 599, as in \"200-399\"",
-            ))
-        } else {
-            None
+                format!("{:?}", self.path),
+                "write `/` and up to 199 characters without spaces, as in \"/health\"",
+            ));
         }
+        if !is_plain(&self.host) {
+            return Some((
+                "host",
+                format!("{:?}", self.host),
+                "write up to 200 characters without spaces, as in \"www.example.com\"",
+            ));
+        }
+        let wrong = self.statuses.iter().find(|range| !is_status(range));
+        let is_count = (1..=HTTP_RANGES_MAX).contains(&self.statuses.len());
+        if wrong.is_none() && is_count {
+            return None;
+        }
+        let value = match wrong {
+            Some(range) => format!("{}-{}", range.start(), range.end()),
+            None => format!("of {} ranges", self.statuses.len()),
+        };
+        let remedy = "write up to 16 statuses or ranges of 100 to 599, as in \"200-399\"";
+        Some(("status", value, remedy))
     }
 
     /// The bytes of the request.
