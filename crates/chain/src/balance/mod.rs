@@ -28,8 +28,10 @@ use config::{PROBE_PORT, check};
 use griddle::HashMap;
 use maglev::{Candidate, Table};
 use probe::{Arrived, FIN, Out, Probe, RST, Request, SYN, Step};
+use siphasher::sip::SipHasher24;
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
+use std::hash::Hasher;
 use std::net::{IpAddr, Ipv4Addr};
 use weir_wire::checksum::Sum;
 use weir_wire::field::{read_u32, write};
@@ -91,7 +93,9 @@ pub struct Balance {
     by_client: HashMap<(Ipv4Addr, u16), u32, RandomState>,
     due: BinaryHeap<Reverse<(u64, Handle)>>,
     withdrawn: VecDeque<u64>,
-    sequence: u32,
+    probes_begun: u64,
+    /// Of the initial sequence numbers of probes.
+    sequence_key: u64,
     request: Request,
     /// The time of the first probe that is due.
     probe_due: u64,
@@ -126,7 +130,8 @@ impl Balance {
             by_client: HashMap::with_hasher(RandomState::with_seeds(seed, 8, !seed, 2)),
             due: BinaryHeap::new(),
             withdrawn: VecDeque::new(),
-            sequence: seed as u32,
+            probes_begun: 0,
+            sequence_key: seed,
             request: Request::new(config.http.as_ref(), config.probe_timeout),
             probe_due: 0,
             reload: None,
@@ -421,11 +426,11 @@ impl Balance {
             }
             let step = self.members[at].probe.poll(now, &self.request);
             self.take_step(at, step, output);
-            let probe = &mut self.members[at].probe;
-            if probe.next > now {
+            if self.members[at].probe.next > now {
                 continue;
             }
-            self.sequence = self.sequence.wrapping_add(0x9e37_79b9);
+            let sequence = self.initial_sequence();
+            let probe = &mut self.members[at].probe;
             // Not all at the same time.
             let spread = if probe.next == 0 {
                 self.config.probe / 16 * (at as u64 % 16)
@@ -433,10 +438,19 @@ impl Balance {
                 0
             };
             probe.next = now.saturating_add(self.config.probe).saturating_add(spread);
-            let step = probe.begin(now, &self.request, self.sequence);
+            let step = probe.begin(now, &self.request, sequence);
             self.take_step(at, step, output);
         }
         self.find_probe_due();
+    }
+
+    /// The initial sequence number of the next probe, which a server does not learn from those of
+    /// its own probes: else it could answer for another server (RFC 6528).
+    fn initial_sequence(&mut self) -> u32 {
+        self.probes_begun += 1;
+        let mut hasher = SipHasher24::new_with_keys(self.sequence_key, !self.sequence_key);
+        hasher.write_u64(self.probes_begun);
+        hasher.finish() as u32
     }
 
     fn find_probe_due(&mut self) {
@@ -473,6 +487,10 @@ impl Balance {
         let Some(layers) = layers.filter(|layers| layers.has_transport) else {
             return;
         };
+        if !packet.is_whole() || !packet.header_is_right() {
+            packet.take();
+            return;
+        }
         let at = self.members.iter().position(|it| it.server.end == server);
         let bytes = &packet.bytes()[layers.payload..layers.end];
         let step = at.zip(tcp(bytes)).map(|(at, segment)| {
@@ -668,5 +686,26 @@ impl Stage for Balance {
 
     fn may_bypass(&self) -> bool {
         false
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeSet;
+
+    #[test]
+    fn sequence_numbers_of_probes_do_not_follow_from_each_other() {
+        let server = Server {
+            end: (Ipv4Addr::new(10, 0, 0, 2), 80),
+            weight: 1,
+            is_draining: false,
+        };
+        let service = (Ipv4Addr::new(192, 0, 2, 1), 80);
+        let config = BalanceConfig::new(Protocol::TCP, service, vec![server]);
+        let mut balance = Balance::new(config, 7).unwrap();
+        let numbers: Vec<u32> = (0..9).map(|_| balance.initial_sequence()).collect();
+        let steps = numbers.windows(2).map(|two| two[1].wrapping_sub(two[0]));
+        assert_eq!(steps.collect::<BTreeSet<_>>().len(), 8);
     }
 }
