@@ -544,10 +544,26 @@ fn fragments_without_a_first_one_take_bounded_memory() {
         write(&mut fragment, 18, &id.to_be_bytes());
         let _ = world.out(&fragment);
     }
-    assert_eq!(world.drops("fragments-full"), 1000 - 256);
+    // One source has its share of the places, all sources inside have theirs.
+    assert_eq!(world.drops("fragments-full"), 1000 - 32);
+    for host in 6..14_u8 {
+        write(&mut fragment, 26, &[10, 0, 0, host]);
+        for id in 0..64_u16 {
+            write(&mut fragment, 18, &id.to_be_bytes());
+            let _ = world.out(&fragment);
+        }
+    }
+    let refused = (1000 - 32) + (8 * 64 - (128 - 32));
+    assert_eq!(world.drops("fragments-full"), refused);
+    let reply = Spec {
+        payload: vec![0; 80],
+        ..Spec::udp((PEER, 53), (POOL, 2000))
+    };
+    let _ = world.inn(&fragments(&reply.frame()).remove(1));
+    assert_eq!(world.drops("fragments-full"), refused, "the outside's own");
     world.now = 2 * SECOND;
     world.chain.poll(world.now);
-    assert_eq!(world.counter("fragments_expired"), 256);
+    assert_eq!(world.counter("fragments_expired"), 128 + 1);
     assert_eq!(world.chain.next_deadline(), None);
 }
 

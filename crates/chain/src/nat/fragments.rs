@@ -10,8 +10,12 @@ use std::net::Ipv4Addr;
 /// Packets whose fragments are being translated, at most.
 const PACKETS_MAX: usize = 4096;
 
-/// Fragments that wait for the first one of their packet, at most.
-pub(super) const WAITING_MAX: usize = 256;
+/// Fragments of each direction that wait for the first one of their packet, at most: one side
+/// does not fill the other's places.
+const WAITING_MAX: usize = 128;
+
+/// Those of one source.
+const WAITING_PER_SOURCE_MAX: usize = 32;
 
 /// Time for which the fragments of a packet are translated, in ns: that of
 /// reassembly in hosts (RFC 1122 §3.3.2, its shortest).
@@ -83,9 +87,12 @@ impl Fragments {
         (now < *until).then_some(*to)
     }
 
-    /// Whether a further fragment can wait.
-    pub(super) fn has_room(&self) -> bool {
-        self.waiting.len() < WAITING_MAX
+    /// Whether a further fragment of this packet can wait.
+    pub(super) fn has_room(&self, key: &FragmentKey) -> bool {
+        let keys = || self.waiting.iter().map(|waiting| &waiting.key);
+        let beside = || keys().filter(|other| other.direction == key.direction);
+        let of_source = beside().filter(|other| other.src == key.src);
+        beside().count() < WAITING_MAX && of_source.count() < WAITING_PER_SOURCE_MAX
     }
 
     pub(super) fn wait(&mut self, now: u64, key: FragmentKey, frame: Vec<u8>) {

@@ -445,7 +445,7 @@ impl Nat {
         let key = fragment_key(packet, header, direction).ok_or("malformed")?;
         match self.fragments.find(now, &key) {
             Some(to) => readdress(packet, direction, to),
-            None if self.fragments.has_room() => {
+            None if self.fragments.has_room(&key) => {
                 let frame = packet.take();
                 self.fragments.wait(now, key, frame);
             }
