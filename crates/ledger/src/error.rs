@@ -130,7 +130,9 @@ impl LedgerError {
 
 fn remedy(source: &rusqlite::Error) -> &'static str {
     match source.sqlite_error_code() {
-        Some(rusqlite::ErrorCode::DiskFull) => ": make room on its disk; nothing is lost meanwhile",
+        Some(rusqlite::ErrorCode::DiskFull) => {
+            ": make room on its disk; what was recorded before is there"
+        }
         Some(rusqlite::ErrorCode::CannotOpen) => {
             ": is the folder there, and may this user write to it?"
         }

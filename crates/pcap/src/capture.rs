@@ -168,8 +168,8 @@ fn refusal(interface: &str, error: PortError) -> Failure {
                 let failure = Failure::from(error);
                 Failure {
                     text: format!(
-                        "{}. weir's broker opens ports by its policy: have a grant for {interface} \
-                         added to it",
+                        "{}. weir's broker opens ports by its policy, in which a grant for \
+                         {interface} can be added or changed",
                         failure.text
                     ),
                     ..failure

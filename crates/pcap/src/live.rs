@@ -283,7 +283,10 @@ impl Live {
         filter.take_if(|recheck| Instant::now() > recheck.until);
         let mut port = lock(&self.port);
         let (mut read, mut lost, mut bytes) = (0, 0, 0);
-        for frame in port.recv_at_most(FRAMES_MAX, Timeout::NOW)? {
+        // Of the statuses of a read, programs print the text of this one alone.
+        let frames = port.recv_at_most(FRAMES_MAX, Timeout::NOW);
+        let frames = frames.map_err(|error| Failure::new(error.to_string()))?;
+        for frame in frames {
             read += 1;
             lost += u64::from(frame.lost_before());
             bytes += frame.bytes().len() as u64 + RECORD_BYTES;

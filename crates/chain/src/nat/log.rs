@@ -6,6 +6,7 @@ use super::config::Transport;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
+use std::ops::RangeInclusive;
 
 /// Length of a line, at most, in bytes.
 pub const LINE_MAX: usize = 1024;
@@ -234,17 +235,39 @@ impl Inverted {
         pool: Ipv4Addr,
         port: u16,
     ) -> Option<Ipv4Addr> {
+        let all = self.find_all(time_ns..=time_ns, transport, pool, port);
+        all.first().copied()
+    }
+
+    /// The subscribers who had it at any time of these, each once, in order of time.
+    pub fn find_all(
+        &self,
+        times_ns: RangeInclusive<u64>,
+        transport: &str,
+        pool: Ipv4Addr,
+        port: u16,
+    ) -> Vec<Ipv4Addr> {
         let here = self.terms.range((pool, 0)..=(pool, port));
-        let mut found = None;
-        for term in here.flat_map(|(_, terms)| terms) {
-            let is_then = term.from <= time_ns && time_ns <= term.to && port <= term.last;
+        let then = here.flat_map(|(_, terms)| terms).filter(|term| {
+            term.from <= *times_ns.end() && *times_ns.start() <= term.to && port <= term.last
+        });
+        let (mut forwards, mut blocks) = (Vec::new(), Vec::new());
+        for term in then {
             match &term.transport {
-                // A forward inside of a block is the forward's.
-                Some(of) if is_then && of == transport => return Some(term.subscriber),
-                None if is_then => found = Some(term.subscriber),
-                _ => {}
+                Some(of) if of == transport => forwards.push(term),
+                None => blocks.push(term),
+                Some(_) => {}
             }
         }
-        found
+        // A forward inside of a block is the forward's.
+        let mut found = if forwards.is_empty() {
+            blocks
+        } else {
+            forwards
+        };
+        found.sort_by_key(|term| term.from);
+        let mut subscribers: Vec<Ipv4Addr> = found.iter().map(|term| term.subscriber).collect();
+        subscribers.dedup();
+        subscribers
     }
 }

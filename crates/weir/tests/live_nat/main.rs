@@ -417,6 +417,35 @@ fn the_short_command_prints_what_it_stands_for() {
     assert_eq!(said.status.code(), Some(1));
 }
 
+#[test]
+fn a_whole_second_of_the_log_has_all_its_subscribers() {
+    let folder = Folder::new("nat-find");
+    let log = folder.path("nat.ndjson");
+    let line = |time_ns: u64, event: &str, host: u8| {
+        format!(
+            "{{\"time_ns\":{time_ns},\"event\":\"{event}\",\"subscriber\":\"10.0.0.{host}\",\
+             \"pool\":\"203.0.113.1\",\"first\":1024,\"last\":2047}}\n"
+        )
+    };
+    let lines = [
+        line(1_000_500_000_000, "block-allocated", 5),
+        line(1_000_700_000_000, "block-released", 5),
+        line(1_000_800_000_000, "block-allocated", 6),
+    ];
+    std::fs::write(&log, lines.concat()).unwrap();
+    let find = "tcp:203.0.113.1:1500";
+    for (time, found) in [
+        ("999", ""),
+        ("1000", "10.0.0.5\n10.0.0.6\n"),
+        ("1000.6", "10.0.0.5\n"),
+        ("1001", "10.0.0.6\n"),
+    ] {
+        let done = weir(["nat", "--log", &log, "--find", find, "--time", time]).output();
+        let printed = String::from_utf8(done.unwrap().stdout).unwrap();
+        assert_eq!(printed, found, "at {time}");
+    }
+}
+
 /// A reader that has gone ends the command without a message, as of every command.
 #[test]
 fn an_output_that_is_closed_is_no_failure() {

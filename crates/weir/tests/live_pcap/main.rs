@@ -172,7 +172,11 @@ fn what_is_refused_names_the_remedy() {
             assert!(ended.stderr.contains(words), "{words}: {ended:?}");
         }
     };
-    says(&bench, "eth0", &["permission", "have a grant for eth0"]);
+    says(
+        &bench,
+        "eth0",
+        &["permission", "a grant for eth0 can be added"],
+    );
     says(&bench, "any", &["a port is of one interface"]);
     says(&bench, "weir:eth0?fanout=4", &["no fan-out yet"]);
     bench.broker.take().unwrap().stop();
@@ -181,6 +185,19 @@ fn what_is_refused_names_the_remedy() {
         "eth0",
         &["no broker listens on", "start `weir broker`"],
     );
+}
+
+#[test]
+fn a_withdrawn_grant_ends_a_capture_with_its_reason() {
+    let Some(bench) = bench("pcap-withdrawn", POLICY, &["tcpdump"]) else {
+        return;
+    };
+    let tcpdump = bench.tcpdump(&["udp port 5000"]);
+    bench.folder.write("policy.toml", NO_GRANT.as_bytes());
+    bench.broker.as_ref().unwrap().signal(Signal::HUP);
+    let ended = tcpdump.end();
+    assert_eq!(ended.code, Some(1), "{ended:?}");
+    assert!(ended.stderr.contains("the policy"), "{ended:?}");
 }
 
 #[test]

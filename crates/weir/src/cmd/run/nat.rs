@@ -215,8 +215,13 @@ fn look_up(find: &str, time: f64, path: &Path) -> Result<(), CliError> {
         log.read(text.trim_end())
             .map_err(|error| CliError::run(format!("{}: {error}", path.display())))?;
     }
-    match log.find((time * 1e9) as u64, protocol, *end.ip(), end.port()) {
-        Some(subscriber) => stdout::text(&format!("{subscriber}\n")),
-        None => Err(CliError::run(format!("no subscriber had {find} at {time}"))),
+    let from = (time * 1e9) as u64;
+    // A whole second is all of it: logs of other programs have no more.
+    let length = if time.fract() == 0.0 { 999_999_999 } else { 0 };
+    let found = log.find_all(from..=from + length, protocol, *end.ip(), end.port());
+    if found.is_empty() {
+        return Err(CliError::run(format!("no subscriber had {find} at {time}")));
     }
+    let lines = found.iter().map(|subscriber| format!("{subscriber}\n"));
+    stdout::text(&lines.collect::<String>())
 }
