@@ -237,6 +237,31 @@ fn tmux_drives_the_monitor() {
 }
 
 #[test]
+fn tmux_shows_a_protocol_by_a_view_in_python() {
+    let folder = Folder::new("top-view");
+    let path = folder.write("a.pcap", &capture(&[53, 4242]));
+    let text =
+        "match = 'udp port 4242'\ndef view(payload):\n    return f'{len(payload)} of greeting'\n";
+    let view = folder.write("greeting.py", text.as_bytes());
+    let command = format!("{} top -r {path} --view {view}", binary());
+    if !testenv::programs(&["python3"]) {
+        return;
+    }
+    let Some(tmux) = Tmux::start(&folder, (80, 24), &command) else {
+        return;
+    };
+    tmux.until("2 frames");
+    tmux.keys(&["7"]);
+    let screen = tmux.until("greeting: ");
+    assert_eq!(screen.matches("of greeting").count(), 1, "{screen}");
+    tmux.keys(&["Enter"]);
+    tmux.until("UDP: 0 > 4242");
+    tmux.until("of greeting");
+    tmux.keys(&["q", "q"]);
+    tmux.until("ended 0");
+}
+
+#[test]
 fn tmux_follows_a_connection() {
     let folder = Folder::new("top-follow");
     let Some(captures) = testenv::captures() else {

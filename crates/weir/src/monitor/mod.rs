@@ -5,6 +5,7 @@
 //!  ports, capture file ─► input ─► session ─┬─► model, store
 //!                                           └─► recorder ─► pcapng
 //!  /proc, broker ─► facts (own thread) ─────► owners, ports
+//!  frames that are looked at ─► views (a thread and a python3 each) ─► fields
 //! ```
 
 pub(crate) mod dissect;
@@ -15,3 +16,4 @@ pub(crate) mod options;
 pub(crate) mod record;
 pub(crate) mod report;
 pub(crate) mod session;
+pub(crate) mod views;

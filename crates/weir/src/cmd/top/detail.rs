@@ -2,10 +2,11 @@
 
 use crate::monitor::dissect::Dissection;
 use crate::monitor::session::Session;
+use crate::monitor::views::{self, Look, Said, Views};
 use std::collections::BTreeSet;
 use std::ops::Range;
-use weir_monitor::StoredFrame;
 use weir_monitor::tree;
+use weir_monitor::{Meta, StoredFrame};
 
 /// A line of the tree.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -22,7 +23,13 @@ pub(super) struct TreeLine {
 pub(super) struct Detail {
     pub(super) number: u64,
     pub(super) bytes: Vec<u8>,
+    meta: Meta,
     pub(super) summary: String,
+    /// weir's lines and those of the user's views.
+    own: Vec<TreeLine>,
+    /// Whether a view has been asked and has not answered.
+    is_waiting: bool,
+    /// All lines that could be shown.
     all: Vec<TreeLine>,
     /// The headers, by their order, whose fields are shown.
     open: BTreeSet<usize>,
@@ -35,11 +42,14 @@ pub(super) struct Detail {
 }
 
 impl Detail {
-    pub(super) fn new(kept: &StoredFrame<'_>) -> Detail {
+    pub(super) fn new(kept: &StoredFrame<'_>, views: &mut Views) -> Detail {
         let mut detail = Detail {
             number: kept.number,
             bytes: kept.bytes.to_vec(),
+            meta: kept.meta,
             summary: super::frames::summary(kept),
+            own: Vec::new(),
+            is_waiting: true,
             all: Vec::new(),
             open: BTreeSet::new(),
             lines: Vec::new(),
@@ -47,8 +57,30 @@ impl Detail {
             dissection: None,
             is_foreign: false,
         };
-        detail.set_lines(own_lines(kept));
+        detail.look(views);
         detail
+    }
+
+    /// Shows what the user's views say of the frame, once it has come.
+    pub(super) fn look(&mut self, views: &mut Views) {
+        if !self.is_waiting {
+            return;
+        }
+        let kept = StoredFrame {
+            number: self.number,
+            bytes: &self.bytes,
+            meta: self.meta,
+        };
+        let look = views.look(&kept);
+        self.is_waiting = matches!(look, Look::Asked(_));
+        let lines = own_lines(&kept, &look);
+        if lines == self.own {
+            return;
+        }
+        self.own = lines;
+        if !self.is_foreign {
+            self.set_lines(self.own.clone());
+        }
     }
 
     /// Shows other lines: the headers, and the fields of the last one that has any.
@@ -108,7 +140,7 @@ impl Detail {
         if self.is_foreign || self.dissection.is_some() {
             self.dissection = None;
             self.is_foreign = false;
-            self.set_lines(own_lines(&kept));
+            self.set_lines(self.own.clone());
             return None;
         }
         let interface = &session.interfaces()[kept.meta.interface as usize];
@@ -154,25 +186,60 @@ impl Detail {
     }
 }
 
-fn own_lines(kept: &StoredFrame<'_>) -> Vec<TreeLine> {
-    let mut lines = Vec::new();
-    for layer in tree::decode(kept.bytes, kept.meta.linktype) {
-        let cut = if layer.is_cut { " [cut]" } else { "" };
-        lines.push(TreeLine {
-            depth: 0,
-            text: format!("{}: {}{cut}", layer.name, layer.summary),
-            range: layer.range,
-            is_layer: true,
-        });
-        for field in layer.fields {
-            lines.push(TreeLine {
-                depth: 1 + usize::from(field.depth),
-                text: format!("{}: {}", field.name, field.value),
-                range: field.range,
-                is_layer: false,
-            });
-        }
+/// The lines of the headers. What a view of the user's says comes in place of what weir says of the
+/// same bytes; a view that has not answered, or has failed, is said before.
+fn own_lines(kept: &StoredFrame<'_>, look: &Look<'_>) -> Vec<TreeLine> {
+    let payload = match look {
+        Look::Nothing => kept.bytes.len()..kept.bytes.len(),
+        _ => views::payload(kept),
+    };
+    let (before, behind): (Vec<_>, Vec<_>) = tree::decode(kept.bytes, kept.meta.linktype)
+        .into_iter()
+        .partition(|layer| layer.range.start < payload.start);
+    let mut lines: Vec<TreeLine> = before.into_iter().flat_map(layer_lines).collect();
+    let header = |text| TreeLine {
+        depth: 0,
+        text,
+        range: payload.clone(),
+        is_layer: true,
+    };
+    match look {
+        Look::Nothing => {}
+        Look::Asked(name) => lines.push(header(format!("{name}: asked"))),
+        Look::Said(name, said) => match said {
+            Said::Nothing => {}
+            Said::Failed(why) => lines.push(header(format!("{name} failed: {why}"))),
+            Said::Fields(summary, fields) => {
+                lines.push(header(format!("{name}: {summary}")));
+                lines.extend(fields.iter().map(|field| TreeLine {
+                    depth: 1 + usize::from(field.0),
+                    text: format!("{}: {}", field.1, field.2),
+                    range: field.range(&payload),
+                    is_layer: false,
+                }));
+                return lines;
+            }
+        },
     }
+    lines.extend(behind.into_iter().flat_map(layer_lines));
+    lines
+}
+
+/// A header's line, and those of its fields.
+fn layer_lines(layer: tree::Layer) -> Vec<TreeLine> {
+    let cut = if layer.is_cut { " [cut]" } else { "" };
+    let mut lines = vec![TreeLine {
+        depth: 0,
+        text: format!("{}: {}{cut}", layer.name, layer.summary),
+        range: layer.range,
+        is_layer: true,
+    }];
+    lines.extend(layer.fields.into_iter().map(|field| TreeLine {
+        depth: 1 + usize::from(field.depth),
+        text: format!("{}: {}", field.name, field.value),
+        range: field.range,
+        is_layer: false,
+    }));
     lines
 }
 
