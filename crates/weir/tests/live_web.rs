@@ -5,7 +5,7 @@ mod common;
 mod live;
 
 use common::{Folder, capture, stdout, weir};
-use live::{Running, net};
+use live::{Broker, Running, net, open_folder};
 use serde_json::Value;
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -169,6 +169,51 @@ fn a_live_page_has_counts_and_ports() {
         let frames = get(at, &token, "/capture.pcapng");
         assert!(frames.len() > 100 * 60, "{} bytes", frames.len());
     });
+    web.signal(Signal::TERM);
+    let ended = web.end();
+    assert_eq!(ended.code, Some(143), "{ended:?}");
+}
+
+#[test]
+fn a_page_says_that_the_broker_or_the_interface_is_gone_and_keeps_the_frames() {
+    let Some(net) = net() else { return };
+    let folder = open_folder("web-gone");
+    let mut broker = Broker::start(&net, &folder);
+    let socket = folder.path("socket");
+    let web = ["web", "eth0", "udp dst port 53", "--listen", "127.0.0.1:0"];
+    let mut web = net.weir(&[&web[..], &["--socket", &socket]].concat());
+    let (at, token) = address(web.take_stdout());
+    let until = |what: &str, is_it: &(dyn Fn(&Value) -> bool + Sync)| {
+        net.b.run(|| {
+            wait::until(what, || {
+                std::thread::sleep(Duration::from_millis(50));
+                is_it(&state(at, &token))
+            });
+        });
+    };
+    let troubles = |state: &Value| state["state"]["troubles"].clone();
+    net.send(53, 10);
+    until("10 frames", &|state| state["state"]["frames"] == 10);
+    broker.kill();
+    until("word of the broker's end", &|state| {
+        troubles(state) == serde_json::json!(["no broker runs"])
+    });
+    net.send(53, 10);
+    until("20 frames", &|state| state["state"]["frames"] == 20);
+    broker.start_again();
+    until("word of the next broker", &|state| {
+        troubles(state).is_null()
+    });
+    net.eth_b.clone().delete().unwrap();
+    until("word of the interface's end", &|state| {
+        troubles(state) == serde_json::json!(["interface eth0 is gone"])
+            && state["live"] == false
+            && state["state"]["frames"] == 20
+    });
+    let capture = net.b.run(|| get(at, &token, "/capture.pcapng"));
+    let capture = folder.write("saved.pcapng", &capture);
+    let lines = stdout(&weir(["listen", "-r", &capture, "-n"]).output().unwrap());
+    assert_eq!(lines.matches("UDP, length 4").count(), 20, "{lines}");
     web.signal(Signal::TERM);
     let ended = web.end();
     assert_eq!(ended.code, Some(143), "{ended:?}");

@@ -67,7 +67,9 @@ By default only this machine reaches the page. With another address anyone who r
 the token sees all frames, and nothing is encrypted: use a tunnel, such as ssh -L, instead. Requests by
 names other than localhost and those of --name are refused: another site's page could send them.
 
-Exit status: 1 if it cannot listen, or the interface is gone; 2 if the filter, an option or the
+When the file is at its end, or the interface is gone, the page stays, and says so.
+
+Exit status: 1 if it cannot listen; 2 if the filter, an option or the
 policy refuses; 129, 130 or 143 after SIGHUP, SIGINT or SIGTERM.")]
 pub(crate) struct Args {
     #[command(flatten)]
@@ -165,7 +167,7 @@ struct Page {
     making: Option<Making>,
     /// The last update, and when it was made.
     news: Option<(Instant, Arc<str>)>,
-    /// Whether the file is at its end: its page stays.
+    /// Whether the file is at its end, or the interface is gone: the page stays.
     has_ended: bool,
     /// Frames and bytes of the last seconds.
     rates: VecDeque<[f64; 2]>,
@@ -222,20 +224,26 @@ impl Page {
             if is_due {
                 self.tick(ticked.elapsed());
                 ticked = Instant::now();
-                self.news = None;
-                if self.server.is_watched() {
-                    let news = self.news()?;
-                    self.server.publish(news);
-                }
+                self.publish()?;
             }
             self.answer()?;
-            if matches!(&self.input, Input::Live(live) if live.is_gone()) {
-                return Err(CliError::run(format!(
-                    "interface {} is gone",
-                    self.input.name()
-                )));
+            // The page stays, with the frames that are kept.
+            if matches!(&self.input, Input::Live(live) if live.is_gone()) && !self.has_ended {
+                self.has_ended = true;
+                self.input.finish(&mut self.session)?;
+                self.publish()?;
             }
         }
+    }
+
+    /// Sends an update to browsers that wait for one.
+    fn publish(&mut self) -> Result<(), CliError> {
+        self.news = None;
+        if self.server.is_watched() {
+            let news = self.news()?;
+            self.server.publish(news);
+        }
+        Ok(())
     }
 
     /// A point of the plots.

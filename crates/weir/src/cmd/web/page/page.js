@@ -119,8 +119,10 @@ function show(fresh) {
   const { state, rates } = news;
   document.title = `weir ${news.source}`;
   byId("source").textContent = news.source + (news.filter ? `, ${news.filter}` : "");
+  const troubles = (state.troubles || []).join(", ");
   byId("totals").textContent = `${number.format(state.frames)} frames, ${number.format(state.bytes)} bytes, `
-    + `${number.format(state.lost)} lost, ${state.seconds.toFixed(1)} s` + (news.live ? "" : " (the end of the file)");
+    + `${number.format(state.lost)} lost, ${state.seconds.toFixed(1)} s` + (news.live || troubles ? "" : " (the end of the file)");
+  byId("troubles").textContent = troubles;
   const last = rates.length ? rates[rates.length - 1] : [0, 0];
   byId("rate-frames").textContent = news.live ? short.format(last[0]) : "";
   byId("rate-bits").textContent = news.live ? short.format(last[1] * 8) : "";
