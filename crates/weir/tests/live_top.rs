@@ -408,6 +408,25 @@ fn tmux_shows_a_protocol_by_a_view_in_python() {
 }
 
 #[test]
+fn the_screen_says_that_the_disk_is_full_and_what_was_recorded_is_whole() {
+    let folder = Folder::new("top-full-screen");
+    let path = folder.write("a.pcap", &capture(&[53; 2_000]));
+    let file = folder.path("rec.pcapng");
+    // 100 blocks of 512 bytes.
+    let top = format!("{} top -r {path} -w {file}", binary());
+    let command = format!("ulimit -f 100; {top}");
+    let Some(tmux) = Tmux::start(&folder, (120, 24), &command) else {
+        return;
+    };
+    let screen = tmux.until("recording has ended");
+    assert!(screen.contains("2,000 frames"), "{screen}");
+    tmux.keys(&["q"]);
+    tmux.until("ended 1");
+    let frames = recorded(&file);
+    assert!((300..2_000).contains(&frames), "{frames}");
+}
+
+#[test]
 fn tmux_follows_a_connection() {
     let folder = Folder::new("top-follow");
     let Some(captures) = testenv::captures() else {
@@ -517,7 +536,7 @@ fn colours_are_off_where_asked() {
 /// The whole of what a reader of `--json` sees is one object a line.
 #[test]
 fn lines_of_json_come_every_second() {
-    use std::io::{BufRead, BufReader, Read};
+    use std::io::{BufRead, BufReader};
     let Some(net) = net() else { return };
     let mut top = net.weir(&["top", "eth0", "--json"]);
     let began = Instant::now();

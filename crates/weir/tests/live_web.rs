@@ -140,11 +140,79 @@ fn a_browser_shows_tables_and_plots() {
         "<td>0.0.0.0</td>",
         "1 of 1 rows",
         ">conversations</button>",
+        ">last frames</button>",
     ] {
         assert!(page.contains(part), "{part}: {page}");
     }
     assert!(!page.contains("<b>"), "{page}");
     assert!(!page.contains(&token), "{page}");
+    end(web);
+}
+
+#[test]
+fn the_last_frames_have_their_fields_also_by_a_view_in_python() {
+    if !testenv::programs(&["python3"]) {
+        return;
+    }
+    let folder = Folder::new("web-frames");
+    let file = folder.write("in.pcap", &capture(&[53, 4242]));
+    let text = "match = 'udp port 4242'\ndef view(payload):\n    \
+                return 'hello \\x1b', [('Length', len(payload))]\n";
+    let view = folder.write("greeting.py", text.as_bytes());
+    let mut command = weir([
+        "web",
+        "-r",
+        &file,
+        "--listen",
+        "127.0.0.1:0",
+        "--view",
+        &view,
+    ]);
+    let (web, at, token) = started(&mut command);
+    let json = |path: &str| -> Value { serde_json::from_slice(&get(at, &token, path)).unwrap() };
+    let frames = json("/frames.json");
+    assert_eq!(frames.as_array().unwrap().len(), 2, "{frames}");
+    assert_eq!(
+        (&frames[1]["number"], &frames[1]["length"]),
+        (&2.into(), &64.into())
+    );
+    let line = frames[0]["line"].as_str().unwrap();
+    assert!(
+        line.contains("0.0.0.0.53") || line.contains("0.0.0.0:53"),
+        "{line}"
+    );
+    let mut frame = Value::Null;
+    wait::until("the view's answer", || {
+        std::thread::sleep(Duration::from_millis(20));
+        frame = json("/frame.json?number=2");
+        frame["waiting"] == false
+    });
+    let fields = frame["fields"].as_array().unwrap().iter();
+    let fields: Vec<&str> = fields.map(|line| line["text"].as_str().unwrap()).collect();
+    assert!(fields.contains(&"greeting: hello \\u{1b}"), "{frame}");
+    assert!(
+        fields.iter().any(|field| field.starts_with("Length: ")),
+        "{frame}"
+    );
+    assert_eq!(frame["hex"].as_array().unwrap().len(), 4, "{frame}");
+    let line = json("/frames.json")[1]["line"].as_str().unwrap().to_owned();
+    assert!(line.starts_with("greeting: hello"), "{line}");
+    for (path, status) in [
+        ("/frame.json?number=3", 404),
+        ("/frame.json?number=0", 404),
+        ("/frame.json", 400),
+    ] {
+        let mut client = wait::connect(at).unwrap();
+        let request =
+            format!("GET {path} HTTP/1.0\r\nHost: {at}\r\nAuthorization: Bearer {token}\r\n\r\n");
+        client.write_all(request.as_bytes()).unwrap();
+        let mut text = String::new();
+        client.read_to_string(&mut text).unwrap();
+        assert!(
+            text.starts_with(&format!("HTTP/1.0 {status} ")),
+            "{path}: {text}"
+        );
+    }
     end(web);
 }
 

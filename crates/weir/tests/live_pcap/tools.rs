@@ -92,7 +92,7 @@ class Message(ctypes.Structure):
     _fields_ = [("name", ctypes.c_void_p), ("namelen", ctypes.c_uint32),
                 ("parts", ctypes.POINTER(Part)), ("count", ctypes.c_size_t),
                 ("control", ctypes.c_void_p), ("controllen", ctypes.c_size_t),
-                ("flags", ctypes.c_int), ("sent", ctypes.c_uint)]
+                ("flags", ctypes.c_int), ("padding", ctypes.c_int), ("sent", ctypes.c_uint)]
 part = Part(frame, len(frame))
 messages = (Message * 2)(*(Message(parts=ctypes.pointer(part), count=1) for _ in range(2)))
 assert ctypes.CDLL(None, use_errno=True).sendmmsg(link.fileno(), messages, 2, 0) == 2

@@ -1,23 +1,12 @@
 //! One frame: its fields by weir's views or by tshark, and its bytes.
 
 use crate::monitor::dissect::Dissection;
+use crate::monitor::lines::{self, TreeLine};
 use crate::monitor::session::Session;
-use crate::monitor::views::{self, Look, Said, Views};
+use crate::monitor::views::{Look, Views};
 use std::collections::BTreeSet;
 use std::ops::Range;
-use weir_monitor::tree;
 use weir_monitor::{Meta, StoredFrame};
-
-/// A line of the tree.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub(super) struct TreeLine {
-    pub(super) depth: usize,
-    pub(super) text: String,
-    /// Its bytes in the frame; empty for tshark's.
-    pub(super) range: Range<usize>,
-    /// Whether it stands for a whole header.
-    pub(super) is_layer: bool,
-}
 
 /// A frame that is shown.
 pub(super) struct Detail {
@@ -47,7 +36,7 @@ impl Detail {
             number: kept.number,
             bytes: kept.bytes.to_vec(),
             meta: kept.meta,
-            summary: super::frames::summary(kept),
+            summary: lines::summary(kept),
             own: Vec::new(),
             is_waiting: true,
             all: Vec::new(),
@@ -73,7 +62,7 @@ impl Detail {
         };
         let look = views.look(&kept);
         self.is_waiting = matches!(look, Look::Asked(_));
-        let lines = own_lines(&kept, &look);
+        let lines = lines::tree(&kept, &look);
         if lines == self.own {
             return;
         }
@@ -183,86 +172,5 @@ impl Detail {
         self.lines
             .get(self.selected)
             .map_or(0..0, |line| line.range.clone())
-    }
-}
-
-/// The lines of the headers. What a view of the user's says comes in place of what weir says of the
-/// same bytes; a view that has not answered, or has failed, is said before.
-fn own_lines(kept: &StoredFrame<'_>, look: &Look<'_>) -> Vec<TreeLine> {
-    let payload = match look {
-        Look::Nothing => kept.bytes.len()..kept.bytes.len(),
-        _ => views::payload(kept),
-    };
-    let (before, behind): (Vec<_>, Vec<_>) = tree::decode(kept.bytes, kept.meta.linktype)
-        .into_iter()
-        .partition(|layer| layer.range.start < payload.start);
-    let mut lines: Vec<TreeLine> = before.into_iter().flat_map(layer_lines).collect();
-    let header = |text| TreeLine {
-        depth: 0,
-        text,
-        range: payload.clone(),
-        is_layer: true,
-    };
-    match look {
-        Look::Nothing => {}
-        Look::Asked(name) => lines.push(header(format!("{name}: asked"))),
-        Look::Said(name, said) => match said {
-            Said::Nothing => {}
-            Said::Failed(why) => lines.push(header(format!("{name} failed: {why}"))),
-            Said::Fields(summary, fields) => {
-                lines.push(header(format!("{name}: {summary}")));
-                lines.extend(fields.iter().map(|field| TreeLine {
-                    depth: 1 + usize::from(field.0),
-                    text: format!("{}: {}", field.1, field.2),
-                    range: field.range(&payload),
-                    is_layer: false,
-                }));
-                return lines;
-            }
-        },
-    }
-    lines.extend(behind.into_iter().flat_map(layer_lines));
-    lines
-}
-
-/// A header's line, and those of its fields.
-fn layer_lines(layer: tree::Layer) -> Vec<TreeLine> {
-    let cut = if layer.is_cut { " [cut]" } else { "" };
-    let mut lines = vec![TreeLine {
-        depth: 0,
-        text: format!("{}: {}{cut}", layer.name, layer.summary),
-        range: layer.range,
-        is_layer: true,
-    }];
-    lines.extend(layer.fields.into_iter().map(|field| TreeLine {
-        depth: 1 + usize::from(field.depth),
-        text: format!("{}: {}", field.name, field.value),
-        range: field.range,
-        is_layer: false,
-    }));
-    lines
-}
-
-/// A line of a hex dump: the offset, 16 bytes, and what is printable of them.
-pub(super) fn hex_line(offset: usize, bytes: &[u8]) -> String {
-    let mut hex = String::with_capacity(50);
-    for number in 0..16 {
-        match bytes.get(number) {
-            Some(byte) => hex += &format!("{byte:02x} "),
-            None => hex += "   ",
-        }
-        if number == 7 {
-            hex.push(' ');
-        }
-    }
-    let shown = bytes.iter().map(|byte| printable(*byte));
-    format!("{offset:06x}  {hex} {}", shown.collect::<String>())
-}
-
-/// A byte as ASCII; `.` for others.
-pub(super) fn printable(byte: u8) -> char {
-    match byte {
-        b' '..=b'~' => byte.into(),
-        _ => '.',
     }
 }

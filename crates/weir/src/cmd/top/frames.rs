@@ -1,9 +1,8 @@
 //! The list of frames.
 
 use crate::monitor::filter::Filter;
+use crate::monitor::lines::summary;
 use crate::monitor::report::end_name;
-use crate::monitor::views::{Look, Said, Views};
-use crate::report::frame_summary;
 use std::collections::VecDeque;
 use weir_monitor::{Digest, Flow, Host, Store, StoredFrame};
 
@@ -196,19 +195,4 @@ impl FrameList {
         }
         false
     }
-}
-
-/// The line of a frame, with what a view of the user's says of it.
-pub(super) fn line(kept: &StoredFrame<'_>, views: &mut Views) -> String {
-    let line = summary(kept);
-    match views.look(kept) {
-        Look::Said(name, Said::Fields(said, _)) => format!("{name}: {said}  {line}"),
-        Look::Said(name, Said::Failed(_)) => format!("{name} failed  {line}"),
-        _ => line,
-    }
-}
-
-/// The line of a frame by weir's own views.
-pub(super) fn summary(kept: &StoredFrame<'_>) -> String {
-    frame_summary::line(kept.bytes, kept.meta.len as usize, kept.meta.linktype)
 }

@@ -1,12 +1,13 @@
 //! `weir web`: the network monitor in a browser.
 //!
 //! ```text
-//!  input ─► session ─► JSON, captures ─► server (own thread) ─► GET /events, /state.json, /capture.pcapng
+//!  input ─► session ─► JSON, captures ─► server (own thread) ─► GET /events, /state.json, /frames.json, …
 //!              ▲                           │
 //!              └── what is asked for ◄─────┘
 //! ```
 
 mod capture;
+mod frames;
 mod server;
 #[cfg(test)]
 mod tests;
@@ -17,6 +18,7 @@ use crate::monitor::input::{Came, Input};
 use crate::monitor::options::Options;
 use crate::monitor::report;
 use crate::monitor::session::Session;
+use crate::monitor::views::Views;
 use crate::signals::ShutdownSignal;
 use capture::Making;
 use serde::Serialize;
@@ -47,7 +49,8 @@ const TOKEN_LEN: std::ops::RangeInclusive<usize> = 16..=256;
 /// Monitor an interface or a capture file in a browser
 ///
 /// Shows what `weir top` shows as a web page: rates, talkers, conversations, protocols, weir's ports
-/// with their filters and losses, and processes; and gives the last frames as a pcapng file. Prints
+/// with their filters and losses, processes, and the last frames with their fields, which it also gives as
+/// a pcapng file. Prints
 /// the page's address with a token, which is needed to see anything.
 #[derive(clap::Args, Debug)]
 #[command(after_help = "\
@@ -61,6 +64,8 @@ Examples:
   GET /              the page
   GET /state.json    what the page shows; its `state` is as of `weir top --json`
   GET /events        the same once a second, as server-sent events
+  GET /frames.json   the last 200 frames that are kept, a line each
+  GET /frame.json?number=N  the fields and bytes of one
   GET /capture.pcapng  the frames that are kept (--keep)
 
 By default only this machine reaches the page. With another address anyone who reaches it and has
@@ -79,6 +84,11 @@ pub(crate) struct Args {
     #[arg(long, value_name = "ADDR:PORT", default_value = "127.0.0.1:8080")]
     listen: SocketAddr,
 
+    /// A protocol's view in Python, of frames that are looked at; of a folder all files in .py. Can be
+    /// repeated. It runs with the rights of the file's owner, never as root
+    #[arg(long = "view", value_name = "FILE")]
+    views: Vec<PathBuf>,
+
     /// A name by which browsers reach the page, besides addresses and localhost; can be repeated
     #[arg(long = "name", value_name = "NAME")]
     names: Vec<String>,
@@ -91,6 +101,7 @@ pub(crate) struct Args {
 pub(crate) fn run(args: &Args) -> Result<(), CliError> {
     let stop = ShutdownSignal::watch_hangup_too()?;
     let token = token(args)?;
+    let views = Views::load(&args.views)?;
     let input = args.source.input(&stop)?;
     let session = args.source.session(args.source.keep.0 as usize);
     let listener = TcpListener::bind(args.listen).map_err(|error| {
@@ -114,6 +125,7 @@ pub(crate) fn run(args: &Args) -> Result<(), CliError> {
     let mut page = Page {
         input,
         session,
+        views,
         server,
         asked,
         waiting: VecDeque::new(),
@@ -160,6 +172,8 @@ fn token(args: &Args) -> Result<String, CliError> {
 struct Page {
     input: Input,
     session: Session,
+    /// Views of protocols in Python.
+    views: Views,
     server: Server,
     asked: Receiver<MonitorRequest>,
     /// Who waits for captures, and the one that is being made.
@@ -218,6 +232,7 @@ impl Page {
             if let Some(fresh) = watcher.as_ref().and_then(Watcher::fresh) {
                 self.session.take_facts(fresh);
             }
+            self.views.take_answers();
             if let Some(news) = self.session.news.take() {
                 say(&format!("weir: {news}"));
             }
@@ -276,6 +291,14 @@ impl Page {
             // The browser may have gone.
             MonitorRequest::Update(waiting) => drop(waiting.send(self.news()?)),
             MonitorRequest::Capture(waiting) => self.waiting.push_back(waiting),
+            MonitorRequest::Frames(waiting) => {
+                let last = frames::last(&self.session, &mut self.views);
+                drop(waiting.send(last.map_err(CliError::run)?));
+            }
+            MonitorRequest::Frame(number, waiting) => {
+                let one = frames::one(&self.session, &mut self.views, number);
+                drop(waiting.send(one.map_err(CliError::run)?));
+            }
         }
         Ok(())
     }

@@ -2,8 +2,8 @@
 
 use super::{ALARM, HEAD, MARK, PLAIN, SOFT, paint, put};
 use crate::cmd::top::app::App;
-use crate::cmd::top::frames::line;
 use crate::cmd::top::sheet::{Kind, Sheet, Value, bits};
+use crate::monitor::lines::line;
 use crate::monitor::session::Session;
 use crate::report::format::{grouped, time_of_day};
 use ratatui::buffer::Buffer;
