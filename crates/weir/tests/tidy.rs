@@ -163,6 +163,7 @@ const PROGRAMS_STARTED_IN: [&str; 16] = [
     "crates/weir/src/cmd/experiment/adapter/under_exec.rs",
     "crates/weir/src/cmd/experiment/all.rs",
     "crates/weir/src/monitor/dissect.rs",
+    "crates/weir/src/monitor/views/process.rs",
     "crates/experiments/src/packet_filter/receive.rs",
     "/benches/",
     "/examples/",
