@@ -125,7 +125,7 @@ fn a_view_gets_the_payload_of_the_frames_that_it_matches() {
     );
     folder.write("other.txt", "no view");
     // A folder stands for its files.
-    let mut views = Views::load(&[folder.0.clone()]).unwrap();
+    let mut views = Views::load(std::slice::from_ref(&folder.0)).unwrap();
     let bytes = frame(4242, b"\x08hello");
     let fields = vec![
         process::ViewField(0, "First".into(), "8".into(), 0, 1),
