@@ -2,7 +2,7 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use weir_monitor::tree::{FIELDS_MAX, LAYERS_MAX, decode, server_name};
+use weir_monitor::tree::{FIELDS_MAX, LAYERS_MAX, decode, payload, server_name};
 use weir_monitor::{Digest, Follow, Limits, Model, Seen};
 use weir_wire::LinkType;
 
@@ -21,6 +21,8 @@ fuzz_target!(|data: &[u8]| {
             assert!(!field.value.chars().any(char::is_control));
         }
     }
+    let payload = payload(bytes, linktype);
+    assert!(payload.start <= payload.end && payload.end <= bytes.len());
     let _ = server_name(bytes);
     let mut model = Model::new(Limits::default(), [1, 2]);
     // Several frames: each piece of the bytes.

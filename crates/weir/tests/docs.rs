@@ -141,8 +141,17 @@ fn programs_of_pages_are_the_examples_that_are_compiled() {
         ("docs/how-to/share-a-tap.md", "examples/shared.rs", 3),
         ("docs/how-to/ports-in-c.md", "examples/port_count.c", 3),
         ("docs/tutorials/protocol.md", "crates/weir/src/rarp.rs", 5),
+        (
+            "docs/how-to/add-a-protocol-view.md",
+            "examples/pup_view.py",
+            1,
+        ),
     ] {
-        let language = if source.ends_with(".c") { "c" } else { "rust" };
+        let language = match source.rsplit('.').next() {
+            Some("c") => "c",
+            Some("py") => "python",
+            _ => "rust",
+        };
         let text = fs::read_to_string(root().join(source)).unwrap();
         let blocks = blocks_in(page, language);
         assert!(blocks.len() >= least, "{page}");

@@ -5,13 +5,15 @@ mod common;
 mod live;
 
 use common::{Folder, capture, stdout};
-use live::{Net, Running, WAIT_MAX, net};
+use live::{Broker, Net, Running, WAIT_MAX, net, open_folder};
 use serde_json::Value;
+use std::io::{BufRead, BufReader, Read};
 use std::process::Output;
 use std::time::Instant;
 use weir_lab::net::Signal;
 use weir_lab::testenv;
 use weir_lab::wait;
+use weir_link::pcap::Reader;
 
 /// Waits until a quiet command has its port.
 fn has_port(net: &Net, command: &Running) {
@@ -23,12 +25,23 @@ fn has_port(net: &Net, command: &Running) {
     });
 }
 
+/// Waits until `weir top` takes frames: the port is listed before the kernel has it.
+fn takes_frames(top: &Running) {
+    let tasks = format!("/proc/{}/task", top.id());
+    wait::until("the thread that it starts then", || {
+        let tasks = std::fs::read_dir(&tasks).unwrap().flatten();
+        let mut names =
+            tasks.filter_map(|task| std::fs::read_to_string(task.path().join("comm")).ok());
+        names.any(|name| name.trim_end() == "facts")
+    });
+}
+
 #[test]
 fn live_counts_equal_those_of_listen_beside_it() {
     let Some(net) = net() else { return };
     let filter = "udp dst port 53";
     let top = net.weir(&["top", "eth0", filter, "--json"]);
-    has_port(&net, &top);
+    takes_frames(&top);
     // Quiet, since its output is read only at its end.
     let listen = net.weir(&[
         "listen", "eth0", filter, "--count", "500", "--json", "--quiet",
@@ -62,7 +75,7 @@ fn live_counts_equal_those_of_listen_beside_it() {
 fn what_waits_in_the_queue_at_the_end_is_counted() {
     let Some(net) = net() else { return };
     let top = net.weir(&["top", "eth0", "udp dst port 53", "--json"]);
-    has_port(&net, &top);
+    takes_frames(&top);
     // More than a batch comes while it is stopped, and the end is what it hears of first.
     top.signal_at_once(Signal::STOP);
     net.send(53, 2_000);
@@ -79,7 +92,7 @@ fn a_process_is_found_by_its_socket() {
     let Some(net) = net() else { return };
     let _server = net.server(53);
     let top = net.weir(&["top", "eth0", "udp", "--json"]);
-    has_port(&net, &top);
+    takes_frames(&top);
     let later = ["listen", "eth0", "udp", "--count", "20"];
     let later = net.weir(&later).until("weir: port");
     net.send(53, 20);
@@ -96,6 +109,139 @@ fn a_process_is_found_by_its_socket() {
         .find(|one| one["pid"].as_u64() == Some(own));
     let found = found.unwrap_or_else(|| panic!("no process {own}: {ended:?}"));
     assert_eq!(found["frames"], 20, "{ended:?}");
+}
+
+/// Reads lines of JSON until one satisfies the test; returns it.
+fn until_line(out: &mut impl BufRead, what: &str, is_it: impl Fn(&Value) -> bool) -> Value {
+    let began = Instant::now();
+    let mut last = String::new();
+    loop {
+        let mut line = String::new();
+        out.read_line(&mut line).unwrap();
+        let value: Value = serde_json::from_str(&line)
+            .unwrap_or_else(|error| panic!("no {what}: {error}: {line} after {last}"));
+        if is_it(&value) {
+            return value;
+        }
+        assert!(began.elapsed() < WAIT_MAX, "no {what}: {line}");
+        last = line;
+    }
+}
+
+/// The number of frames in a capture that is whole.
+fn recorded(path: &str) -> u64 {
+    let mut reader = Reader::open(path).unwrap();
+    let mut frames = 0;
+    while reader.next_frame().unwrap().is_some() {
+        frames += 1;
+    }
+    frames
+}
+
+/// What is wrong by a line of JSON.
+fn troubles(line: &Value) -> Vec<&str> {
+    let troubles = line["troubles"].as_array();
+    let troubles = troubles.into_iter().flatten();
+    troubles.map(|trouble| trouble.as_str().unwrap()).collect()
+}
+
+#[test]
+fn a_broker_that_restarts_is_said_and_no_frame_is_lost() {
+    let Some(net) = net() else { return };
+    let folder = open_folder("top-broker");
+    let mut broker = Broker::start(&net, &folder);
+    let (socket, file) = (folder.path("socket"), folder.path("rec.pcapng"));
+    let arguments = ["top", "eth0", "udp dst port 53", "--json", "-w", &file];
+    let arguments = [&arguments[..], &["--socket", &socket]].concat();
+    let mut top = net.weir_as_nobody(&arguments);
+    let mut out = BufReader::new(top.take_stdout());
+    until_line(&mut out, "port", |line| {
+        line["ports"][0]["filter"] == "udp dst port 53"
+    });
+    net.send(53, 100);
+    until_line(&mut out, "100 frames", |line| line["frames"] == 100);
+    broker.kill();
+    let orphan = |line: &Value| troubles(line) == ["no broker runs"];
+    let line = until_line(&mut out, "word of the broker's end", orphan);
+    assert_eq!(line["frames"], 100, "{line}");
+    net.send(53, 100);
+    let line = until_line(&mut out, "200 frames", |line| line["frames"] == 200);
+    assert!(orphan(&line), "{line}");
+    broker.start_again();
+    let is_back = |line: &Value| troubles(line).is_empty() && line["ports"].is_array();
+    until_line(&mut out, "word of the next broker", is_back);
+    net.send(53, 100);
+    let line = until_line(&mut out, "300 frames", |line| line["frames"] == 300);
+    assert_eq!(line["lost"], 0, "{line}");
+    top.signal(Signal::INT);
+    out.read_to_string(&mut String::new()).unwrap();
+    let ended = top.end();
+    assert_eq!(ended.code, Some(130), "{ended:?}");
+    for words in [
+        "the broker has ended; frames continue",
+        "there is a broker again",
+    ] {
+        assert!(ended.stderr.contains(words), "{words}: {ended:?}");
+    }
+    assert_eq!(recorded(&file), 300);
+}
+
+#[test]
+fn an_interface_that_vanishes_ends_a_recording_that_is_whole() {
+    let Some(net) = net() else { return };
+    let folder = open_folder("top-vanishes");
+    let file = folder.path("rec.pcapng");
+    let top = net.weir(&["top", "eth0", "udp dst port 53", "--json", "-w", &file]);
+    takes_frames(&top);
+    net.send(53, 500);
+    net.eth_b.clone().delete().unwrap();
+    let ended = top.end();
+    assert_eq!(ended.code, Some(1), "{ended:?}");
+    assert!(ended.stderr.contains("interface eth0 is gone"), "{ended:?}");
+    let last = ended.json();
+    assert_eq!(troubles(&last), ["interface eth0 is gone"], "{ended:?}");
+    assert_eq!((&last["frames"], &last["lost"]), (&500.into(), &0.into()));
+    assert_eq!(recorded(&file), 500);
+}
+
+/// On the screen, which stays.
+#[test]
+fn the_screen_says_that_the_broker_or_the_interface_is_gone() {
+    let Some(net) = net() else { return };
+    let folder = open_folder("top-gone-screen");
+    let mut broker = Broker::start(&net, &folder);
+    let file = folder.path("rec.pcapng");
+    let (weir, socket) = (binary(), folder.path("socket"));
+    let command = format!("{weir} top eth0 'udp dst port 53' --socket {socket} -w {file}");
+    let Some(tmux) = net.b.run(|| Tmux::start(&folder, (120, 24), &command)) else {
+        return;
+    };
+    tmux.until("weir top eth0");
+    net.send(53, 7);
+    tmux.until("7 frames");
+    broker.kill();
+    let screen = tmux.until("no broker runs");
+    assert!(screen.contains("7 frames"), "{screen}");
+    net.send(53, 7);
+    tmux.until("14 frames");
+    broker.start_again();
+    tmux.until("there is a broker again");
+    let screen = tmux.screen();
+    assert!(!screen.contains("no broker runs"), "{screen}");
+    // A new filter needs the broker.
+    tmux.keys(&["f", "C-u"]);
+    tmux.text("udp");
+    tmux.keys(&["Enter"]);
+    tmux.until("[udp]");
+    net.send(53, 3);
+    tmux.until(" 3 frames");
+    net.eth_b.clone().delete().unwrap();
+    tmux.until("interface eth0 is gone");
+    tmux.keys(&["7"]);
+    tmux.until("10.0.0.1");
+    tmux.keys(&["q"]);
+    tmux.until("ended 0");
+    assert_eq!(recorded(&file), 17);
 }
 
 /// A tmux server of its own with one session, that runs a command.
@@ -234,6 +380,50 @@ fn tmux_drives_the_monitor() {
         !screen.contains("weir top"),
         "the screen is the shell's again: {screen}"
     );
+}
+
+#[test]
+fn tmux_shows_a_protocol_by_a_view_in_python() {
+    let folder = Folder::new("top-view");
+    let path = folder.write("a.pcap", &capture(&[53, 4242]));
+    let text =
+        "match = 'udp port 4242'\ndef view(payload):\n    return f'{len(payload)} of greeting'\n";
+    let view = folder.write("greeting.py", text.as_bytes());
+    let command = format!("{} top -r {path} --view {view}", binary());
+    if !testenv::programs(&["python3"]) {
+        return;
+    }
+    let Some(tmux) = Tmux::start(&folder, (80, 24), &command) else {
+        return;
+    };
+    tmux.until("2 frames");
+    tmux.keys(&["7"]);
+    let screen = tmux.until("greeting: ");
+    assert_eq!(screen.matches("of greeting").count(), 1, "{screen}");
+    tmux.keys(&["Enter"]);
+    tmux.until("UDP: 0 > 4242");
+    tmux.until("of greeting");
+    tmux.keys(&["q", "q"]);
+    tmux.until("ended 0");
+}
+
+#[test]
+fn the_screen_says_that_the_disk_is_full_and_what_was_recorded_is_whole() {
+    let folder = Folder::new("top-full-screen");
+    let path = folder.write("a.pcap", &capture(&[53; 2_000]));
+    let file = folder.path("rec.pcapng");
+    // 100 blocks of 512 bytes.
+    let top = format!("{} top -r {path} -w {file}", binary());
+    let command = format!("ulimit -f 100; {top}");
+    let Some(tmux) = Tmux::start(&folder, (120, 24), &command) else {
+        return;
+    };
+    let screen = tmux.until("recording has ended");
+    assert!(screen.contains("2,000 frames"), "{screen}");
+    tmux.keys(&["q"]);
+    tmux.until("ended 1");
+    let frames = recorded(&file);
+    assert!((300..2_000).contains(&frames), "{frames}");
 }
 
 #[test]

@@ -5,7 +5,7 @@ mod common;
 mod live;
 
 use common::{Folder, capture, stdout, weir};
-use live::{Running, net};
+use live::{Broker, Running, net, open_folder};
 use serde_json::Value;
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -140,11 +140,79 @@ fn a_browser_shows_tables_and_plots() {
         "<td>0.0.0.0</td>",
         "1 of 1 rows",
         ">conversations</button>",
+        ">last frames</button>",
     ] {
         assert!(page.contains(part), "{part}: {page}");
     }
     assert!(!page.contains("<b>"), "{page}");
     assert!(!page.contains(&token), "{page}");
+    end(web);
+}
+
+#[test]
+fn the_last_frames_have_their_fields_also_by_a_view_in_python() {
+    if !testenv::programs(&["python3"]) {
+        return;
+    }
+    let folder = Folder::new("web-frames");
+    let file = folder.write("in.pcap", &capture(&[53, 4242]));
+    let text = "match = 'udp port 4242'\ndef view(payload):\n    \
+                return 'hello \\x1b', [('Length', len(payload))]\n";
+    let view = folder.write("greeting.py", text.as_bytes());
+    let mut command = weir([
+        "web",
+        "-r",
+        &file,
+        "--listen",
+        "127.0.0.1:0",
+        "--view",
+        &view,
+    ]);
+    let (web, at, token) = started(&mut command);
+    let json = |path: &str| -> Value { serde_json::from_slice(&get(at, &token, path)).unwrap() };
+    let frames = json("/frames.json");
+    assert_eq!(frames.as_array().unwrap().len(), 2, "{frames}");
+    assert_eq!(
+        (&frames[1]["number"], &frames[1]["length"]),
+        (&2.into(), &64.into())
+    );
+    let line = frames[0]["line"].as_str().unwrap();
+    assert!(
+        line.contains("0.0.0.0.53") || line.contains("0.0.0.0:53"),
+        "{line}"
+    );
+    let mut frame = Value::Null;
+    wait::until("the view's answer", || {
+        std::thread::sleep(Duration::from_millis(20));
+        frame = json("/frame.json?number=2");
+        frame["waiting"] == false
+    });
+    let fields = frame["fields"].as_array().unwrap().iter();
+    let fields: Vec<&str> = fields.map(|line| line["text"].as_str().unwrap()).collect();
+    assert!(fields.contains(&"greeting: hello \\u{1b}"), "{frame}");
+    assert!(
+        fields.iter().any(|field| field.starts_with("Length: ")),
+        "{frame}"
+    );
+    assert_eq!(frame["hex"].as_array().unwrap().len(), 4, "{frame}");
+    let line = json("/frames.json")[1]["line"].as_str().unwrap().to_owned();
+    assert!(line.starts_with("greeting: hello"), "{line}");
+    for (path, status) in [
+        ("/frame.json?number=3", 404),
+        ("/frame.json?number=0", 404),
+        ("/frame.json", 400),
+    ] {
+        let mut client = wait::connect(at).unwrap();
+        let request =
+            format!("GET {path} HTTP/1.0\r\nHost: {at}\r\nAuthorization: Bearer {token}\r\n\r\n");
+        client.write_all(request.as_bytes()).unwrap();
+        let mut text = String::new();
+        client.read_to_string(&mut text).unwrap();
+        assert!(
+            text.starts_with(&format!("HTTP/1.0 {status} ")),
+            "{path}: {text}"
+        );
+    }
     end(web);
 }
 
@@ -169,6 +237,51 @@ fn a_live_page_has_counts_and_ports() {
         let frames = get(at, &token, "/capture.pcapng");
         assert!(frames.len() > 100 * 60, "{} bytes", frames.len());
     });
+    web.signal(Signal::TERM);
+    let ended = web.end();
+    assert_eq!(ended.code, Some(143), "{ended:?}");
+}
+
+#[test]
+fn a_page_says_that_the_broker_or_the_interface_is_gone_and_keeps_the_frames() {
+    let Some(net) = net() else { return };
+    let folder = open_folder("web-gone");
+    let mut broker = Broker::start(&net, &folder);
+    let socket = folder.path("socket");
+    let web = ["web", "eth0", "udp dst port 53", "--listen", "127.0.0.1:0"];
+    let mut web = net.weir(&[&web[..], &["--socket", &socket]].concat());
+    let (at, token) = address(web.take_stdout());
+    let until = |what: &str, is_it: &(dyn Fn(&Value) -> bool + Sync)| {
+        net.b.run(|| {
+            wait::until(what, || {
+                std::thread::sleep(Duration::from_millis(50));
+                is_it(&state(at, &token))
+            });
+        });
+    };
+    let troubles = |state: &Value| state["state"]["troubles"].clone();
+    net.send(53, 10);
+    until("10 frames", &|state| state["state"]["frames"] == 10);
+    broker.kill();
+    until("word of the broker's end", &|state| {
+        troubles(state) == serde_json::json!(["no broker runs"])
+    });
+    net.send(53, 10);
+    until("20 frames", &|state| state["state"]["frames"] == 20);
+    broker.start_again();
+    until("word of the next broker", &|state| {
+        troubles(state).is_null()
+    });
+    net.eth_b.clone().delete().unwrap();
+    until("word of the interface's end", &|state| {
+        troubles(state) == serde_json::json!(["interface eth0 is gone"])
+            && state["live"] == false
+            && state["state"]["frames"] == 20
+    });
+    let capture = net.b.run(|| get(at, &token, "/capture.pcapng"));
+    let capture = folder.write("saved.pcapng", &capture);
+    let lines = stdout(&weir(["listen", "-r", &capture, "-n"]).output().unwrap());
+    assert_eq!(lines.matches("UDP, length 4").count(), 20, "{lines}");
     web.signal(Signal::TERM);
     let ended = web.end();
     assert_eq!(ended.code, Some(143), "{ended:?}");

@@ -200,6 +200,11 @@ fn errors_say_what_to_do() {
         ),
         (vec!["top", "-r", &path, "--svg", &path], 2, "is being read"),
         (
+            vec!["top", "-r", &path, "--once", "--view", "a.py"],
+            2,
+            "--view shows frames on the screen",
+        ),
+        (
             vec!["top", "-r", &path, "--svg", "/dev/full"],
             1,
             "cannot write /dev/full: No space",

@@ -133,7 +133,8 @@ mod tests {
     #[test]
     fn what_is_being_closed_counts() {
         let connections = Connections::default();
-        assert!(connections.check(7, Some(0), 63).is_ok());
-        assert!(connections.check(7, Some(0), 64).is_err());
+        let max = limits::USER_CONNECTIONS_MAX;
+        assert!(connections.check(7, Some(0), max - 1).is_ok());
+        assert!(connections.check(7, Some(0), max).is_err());
     }
 }

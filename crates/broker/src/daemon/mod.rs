@@ -46,8 +46,9 @@ pub mod limits {
     pub const CONNECTIONS_MAX: usize = 1 << 12;
     /// Connections reserved for the superuser.
     pub const SUPERUSER_CONNECTIONS_MAX: usize = 1 << 9;
-    /// Connections of one user.
-    pub const USER_CONNECTIONS_MAX: usize = 64;
+    /// Connections of one user: each port of a program has one, and a user may run a
+    /// hundred of them. A quarter of what all users of a grant have.
+    pub const USER_CONNECTIONS_MAX: usize = 256;
     /// Connections of all users admitted by one grant.
     pub const GRANT_CONNECTIONS_MAX: usize = 1 << 10;
     /// Connections of one user that wait to be closed, at which the user can no

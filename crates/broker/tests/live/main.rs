@@ -9,6 +9,7 @@ mod peer;
 mod process;
 mod sends;
 mod takeover;
+mod tokio_example;
 mod verifier;
 
 use net::{Broker, follow, net, none_more, numbers, stream};

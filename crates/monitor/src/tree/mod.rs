@@ -121,8 +121,37 @@ pub struct Field {
     pub range: Range<usize>,
 }
 
+/// The headers that carry other protocols' payloads: what follows the last of them is a payload for a
+/// view of the user's own.
+const CARRIERS: [&View; 7] = [
+    &ethernet::VIEW,
+    &sll::VIEW,
+    &vlan::VIEW,
+    &ipv4::VIEW,
+    &ipv6::VIEW,
+    &tcp::VIEW,
+    &udp::VIEW,
+];
+
 /// Decodes a frame.
 pub fn decode(bytes: &[u8], linktype: LinkType) -> Vec<Layer> {
+    walk(bytes, linktype, |_| true).0
+}
+
+/// Where the payload of a frame's link, IP, UDP and TCP headers lies, without padding; empty if a
+/// header is cut, or nothing follows.
+pub fn payload(bytes: &[u8], linktype: LinkType) -> Range<usize> {
+    let is_carrier = |view: &View| CARRIERS.iter().any(|carrier| carrier.name == view.name);
+    walk(bytes, linktype, is_carrier).1
+}
+
+/// Decodes a frame by the views that `wants` selects; returns the layers, and the place of what
+/// follows the last one that such a view has decoded.
+fn walk(
+    bytes: &[u8],
+    linktype: LinkType,
+    wants: impl Fn(&View) -> bool,
+) -> (Vec<Layer>, Range<usize>) {
     let mut layers: Vec<Layer> = Vec::new();
     let mut left = FIELDS_MAX;
     let mut claims = match linktype {
@@ -137,7 +166,7 @@ pub fn decode(bytes: &[u8], linktype: LinkType) -> Vec<Layer> {
     let (mut at, mut end) = (0, bytes.len());
     while at < end && layers.len() < LAYERS_MAX {
         let rest = &bytes[at..end];
-        let view = find(&claims, rest);
+        let view = find(&claims, rest).filter(|view| wants(view));
         let Some(view) = view.filter(|_| layers.len() + 1 < LAYERS_MAX) else {
             layers.push(data(at..end));
             break;
@@ -155,10 +184,13 @@ pub fn decode(bytes: &[u8], linktype: LinkType) -> Vec<Layer> {
             Some(Next::Payload(_, claims)) => claims,
             Some(Next::Data(_)) => [None, None],
             // Padding behind a short packet is not shown.
-            Some(Next::End) | None => break,
+            Some(Next::End) | None => {
+                at = end;
+                break;
+            }
         };
     }
-    layers
+    (layers, at..end)
 }
 
 /// Bytes without a view.

@@ -184,6 +184,22 @@ fn a_message_in_a_message_is_decoded_and_nesting_has_a_limit() {
     assert_eq!(decode(&packet, LinkType::RAW).len(), LAYERS_MAX);
 }
 
+#[test]
+fn a_payload_is_what_follows_the_headers_that_carry_it() {
+    let of = |frame: &[u8]| payload(frame, LinkType::EN10MB);
+    let mut frame = udp(4000, 53, &dns(false));
+    let end = frame.len();
+    assert_eq!(of(&frame), 42..end, "whatever weir's own views say of it");
+    frame.extend([0; 9]);
+    assert_eq!(of(&frame), 42..end, "without padding");
+    assert!(of(&frame[..40]).is_empty(), "a header is cut");
+    assert_eq!(of(&tcp(5, 6, b"abc")).len(), 3);
+    assert_eq!(of(&ipv4(1, &[8; 20])), 34..54, "ICMP is a payload");
+    let mut tagged = vec![0; 12];
+    tagged.extend([0x81, 0, 0, 9, 0x12, 0x34, 1, 2, 3]);
+    assert_eq!(of(&tagged), 18..21);
+}
+
 /// Frames cut anywhere, and with any byte changed: no panic, ranges within the frame, limits.
 #[test]
 fn hostile_frames_decode_to_something() {
@@ -200,6 +216,8 @@ fn hostile_frames_decode_to_something() {
         for linktype in [LinkType::EN10MB, LinkType::RAW, LinkType::LINUX_SLL] {
             let layers = decode(bytes, linktype);
             assert!(layers.len() <= LAYERS_MAX);
+            let payload = payload(bytes, linktype);
+            assert!(payload.start <= payload.end && payload.end <= bytes.len());
             assert!(layers.iter().map(|layer| layer.fields.len()).sum::<usize>() <= FIELDS_MAX);
             for layer in &layers {
                 assert!(layer.range.start < layer.range.end && layer.range.end <= bytes.len());

@@ -11,6 +11,7 @@ mod next;
 mod ports;
 mod route;
 mod sockets;
+mod writes;
 
 use libc::{c_int, c_void, iovec, msghdr, size_t, sockaddr, socklen_t, ssize_t};
 use sockets::Kind;
@@ -277,8 +278,17 @@ unsafe fn gathered(message: *const msghdr) -> Result<(Vec<u8>, *const sockaddr, 
         return Err(libc::EMSGSIZE);
     }
     // SAFETY: the caller's promise.
-    let parts: &[iovec] =
-        unsafe { std::slice::from_raw_parts(message.msg_iov, message.msg_iovlen) };
+    let packet = unsafe { joined(message.msg_iov, message.msg_iovlen) }?;
+    Ok((packet, message.msg_name.cast(), message.msg_namelen))
+}
+
+/// The bytes of parts in one piece.
+///
+/// # Safety
+/// This many parts, at most [`PARTS_MAX`], that are valid.
+unsafe fn joined(parts: *const iovec, count: usize) -> Result<Vec<u8>> {
+    // SAFETY: the caller's promise.
+    let parts: &[iovec] = unsafe { std::slice::from_raw_parts(parts, count) };
     let mut packet = Vec::new();
     for part in parts.iter().filter(|part| part.iov_len > 0) {
         // SAFETY: the caller's promise.
@@ -287,7 +297,7 @@ unsafe fn gathered(message: *const msghdr) -> Result<(Vec<u8>, *const sockaddr, 
             return Err(libc::EMSGSIZE);
         }
     }
-    Ok((packet, message.msg_name.cast(), message.msg_namelen))
+    Ok(packet)
 }
 
 /// `recv(2)`.

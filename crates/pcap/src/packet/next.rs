@@ -1,6 +1,6 @@
 //! The C library's own functions, or those of a library that is loaded behind this one.
 
-use libc::{c_int, c_void, msghdr, size_t, sockaddr, socklen_t, ssize_t};
+use libc::{c_int, c_uint, c_void, iovec, mmsghdr, msghdr, size_t, sockaddr, socklen_t, ssize_t};
 use std::ffi::CStr;
 use std::mem::transmute;
 use std::ptr::null_mut;
@@ -43,6 +43,10 @@ next! {
         to: *const sockaddr, to_len: socklen_t) -> ssize_t;
     send = c"send": fn(fd: c_int, from: *const c_void, len: size_t, flags: c_int) -> ssize_t;
     sendmsg = c"sendmsg": fn(fd: c_int, message: *const msghdr, flags: c_int) -> ssize_t;
+    sendmmsg = c"sendmmsg": fn(fd: c_int, messages: *mut mmsghdr, count: c_uint,
+        flags: c_int) -> c_int;
+    write = c"write": fn(fd: c_int, from: *const c_void, len: size_t) -> ssize_t;
+    writev = c"writev": fn(fd: c_int, parts: *const iovec, count: c_int) -> ssize_t;
     recv = c"recv": fn(fd: c_int, to: *mut c_void, len: size_t, flags: c_int) -> ssize_t;
     recvfrom = c"recvfrom": fn(fd: c_int, to: *mut c_void, len: size_t, flags: c_int,
         from: *mut sockaddr, from_len: *mut socklen_t) -> ssize_t;

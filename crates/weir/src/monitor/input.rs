@@ -310,6 +310,10 @@ impl Live {
             session.news = Some(said.to_owned());
         }
         self.is_orphan = is_orphan;
+        let gone = self.ports.iter().filter(|one| one.is_gone);
+        let gone = gone.map(|one| format!("interface {} is gone", one.name));
+        let orphan = is_orphan.then(|| "no broker runs".to_owned());
+        session.troubles = gone.chain(orphan).collect();
         Ok(())
     }
 

@@ -96,6 +96,9 @@ struct Json<'a> {
     ports: Option<Vec<PortRow<'a>>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     processes: Option<Vec<Process>>,
+    /// What is wrong at present with where the frames come from.
+    #[serde(skip_serializing_if = "<[String]>::is_empty")]
+    troubles: &'a [String],
 }
 
 /// The rows with the most bytes, the greatest first, and the sum of the rest.
@@ -216,6 +219,7 @@ pub(crate) fn json(session: &Session, rows_max: usize) -> serde_json::Result<Str
             })
             .collect()
         }),
+        troubles: &session.troubles,
     })
 }
 

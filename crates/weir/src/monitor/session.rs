@@ -18,6 +18,8 @@ pub(crate) struct Session {
     pub(crate) store: Store,
     /// The last message for the user.
     pub(crate) news: Option<String>,
+    /// What is wrong at present with where the frames come from, in a few words each.
+    pub(crate) troubles: Vec<String>,
     recorder: Option<Recorder>,
     /// Why a recording ended early: the command's exit status says it too.
     failed: Option<CliError>,
@@ -36,6 +38,7 @@ impl Session {
             model: fresh_model(),
             store: Store::new(keep),
             news: None,
+            troubles: Vec::new(),
             recorder: None,
             failed: None,
             interfaces: Vec::new(),

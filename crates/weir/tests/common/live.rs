@@ -212,6 +212,60 @@ impl Running {
     }
 }
 
+/// A broker of b for all users, which keeps its state in a folder; what it keeps is removed at the end.
+pub(crate) struct Broker<'a> {
+    net: &'a Net,
+    arguments: Vec<String>,
+    running: Option<Running>,
+}
+
+impl Broker<'_> {
+    pub(crate) fn start<'a>(net: &'a Net, folder: &Folder) -> Broker<'a> {
+        let policy =
+            "[[grant]]\nusers = [\"*\"]\ninterfaces = [\"eth0\"]\nmemory_max = \"64 MiB\"\n";
+        let config = folder.write("policy.toml", policy.as_bytes());
+        let (socket, keep) = (folder.path("socket"), folder.path("keep"));
+        let arguments = ["--config", &config, "--socket", &socket, "--keep", &keep];
+        let mut broker = Broker {
+            net,
+            arguments: arguments.map(str::to_owned).into(),
+            running: None,
+        };
+        broker.start_again();
+        broker
+    }
+
+    fn arguments(&self) -> Vec<&str> {
+        self.arguments.iter().map(String::as_str).collect()
+    }
+
+    pub(crate) fn start_again(&mut self) {
+        let broker = self
+            .net
+            .weir(&[&["broker"][..], &self.arguments()].concat());
+        self.running = Some(broker.until("listens on").until("ready"));
+    }
+
+    pub(crate) fn kill(&mut self) {
+        if let Some(running) = self.running.take() {
+            running.signal_at_once(Signal::KILL);
+            running.end();
+        }
+    }
+}
+
+impl Drop for Broker<'_> {
+    fn drop(&mut self) {
+        self.kill();
+        let clean = [&["broker", "--clean"][..], &self.arguments()[2..]].concat();
+        let ended = self.net.weir(&clean).end();
+        assert!(
+            ended.code == Some(0) || std::thread::panicking(),
+            "{ended:?}"
+        );
+    }
+}
+
 /// A signal that ends a command like SIGTERM: SIGHUP, unless the tests were started with SIGHUP
 /// ignored (`nohup`).
 pub(crate) fn hangup() -> (Signal, i32) {

@@ -160,6 +160,45 @@ fn tcpdump_prints_what_it_prints_by_the_systems_libpcap() {
     }
 }
 
+/// For many readers of one user.
+const MANY: &str = r#"
+[[grant]]
+users = [65534]
+interfaces = ["eth0"]
+ports_max = 128
+memory_max = "32 MiB"
+"#;
+
+#[test]
+fn a_hundred_readers_of_one_user_get_their_frames_each() {
+    const READERS: u16 = 100;
+    let Some(bench) = bench("pcap-hundred", MANY, &["tcpdump"]) else {
+        return;
+    };
+    let filter = |number| format!("udp dst port {}", 5000 + number);
+    let start = |number| {
+        let filter = filter(number);
+        let head = ["tcpdump", "-nl", "-t", "-i", "eth0", "-B", "64", "-c", "3"];
+        bench.exec(&[&head[..], &[&filter]].concat())
+    };
+    let readers: Vec<Running> = (0..READERS).map(start).collect();
+    let ready = readers.into_iter();
+    let readers: Vec<Running> = ready.map(|reader| reader.until("listening on")).collect();
+    // In turn, so that all have ports at one time.
+    for _ in 0..3 {
+        (0..READERS).for_each(|number| bench.net.send(5000 + number, 1));
+    }
+    for (number, reader) in (0..READERS).zip(readers) {
+        let ended = reader.end();
+        assert_eq!(ended.code, Some(0), "{number}: {ended:?}");
+        let own = format!("> 10.0.0.2.{}: ", 5000 + number);
+        let lines: Vec<&str> = ended.stdout.lines().collect();
+        assert_eq!(lines.len(), 3, "{number}: {ended:?}");
+        assert!(lines.iter().all(|line| line.contains(&own)), "{ended:?}");
+        assert!(ended.stderr.contains("0 packets dropped"), "{ended:?}");
+    }
+}
+
 #[test]
 fn what_is_refused_names_the_remedy() {
     let Some(mut bench) = bench("pcap-refused", NO_GRANT, &["tcpdump"]) else {

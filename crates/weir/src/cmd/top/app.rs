@@ -12,6 +12,7 @@ use crate::error::CliError;
 use crate::monitor::facts::Watcher;
 use crate::monitor::input::{Came, Input};
 use crate::monitor::session::Session;
+use crate::monitor::views::Views;
 use crate::signals::ShutdownSignal;
 use crossterm::event::{Event, KeyEventKind};
 use std::path::PathBuf;
@@ -61,6 +62,8 @@ pub(super) struct App {
     pub(super) over: Over,
     pub(super) sheets: [Sheet; 5],
     pub(super) frames: FrameList,
+    /// Views of protocols in Python.
+    pub(super) views: Views,
     pub(super) prompt: Option<Prompt>,
     /// The list's filter before the prompt was opened.
     pub(super) filter_before: String,
@@ -91,6 +94,7 @@ impl App {
             over: Over::Nothing,
             sheets: [Talkers, Conversations, Protocols, Ports, Processes].map(Sheet::new),
             frames: FrameList::new(),
+            views: Views::default(),
             prompt: None,
             filter_before: String::new(),
             searched: String::new(),
@@ -169,9 +173,21 @@ impl App {
         }
     }
 
+    /// Takes what views in Python have said; returns whether anything has come.
+    pub(super) fn take_views(&mut self) -> bool {
+        let has_come = self.views.take_answers();
+        if let Over::Detail(detail) = &mut self.over
+            && has_come
+        {
+            detail.look(&mut self.views);
+        }
+        has_come
+    }
+
     /// Begins the counts of the screen anew, after the session's.
     pub(super) fn restarted(&mut self) {
         self.frames.restart();
+        self.views.restart();
         self.over = Over::Nothing;
         self.ticked_totals = (0, 0);
         self.ticked_span_s = 0.0;
@@ -198,6 +214,7 @@ pub(super) fn run(
     args: &Args,
     input: Input,
     session: Session,
+    views: Views,
     stop: &ShutdownSignal,
 ) -> Result<(), CliError> {
     if args.no_color {
@@ -205,6 +222,7 @@ pub(super) fn run(
     }
     let is_live = matches!(input, Input::Live(_));
     let mut app = App::new(input, session, stop);
+    app.views = views;
     let mut tty = Tty::take()?;
     let ended = shown(args, &mut app, &mut tty, is_live);
     drop(tty);
@@ -279,6 +297,9 @@ fn shown(args: &Args, app: &mut App, tty: &mut Tty, is_live: bool) -> Result<(),
         }
         if app.ticked.elapsed() >= TICK_INTERVAL || came == Came::End && app.is_stale() {
             app.tick();
+            is_changed = true;
+        }
+        if app.take_views() {
             is_changed = true;
         }
         if let Over::Detail(detail) = &mut app.over

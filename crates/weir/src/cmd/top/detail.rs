@@ -1,28 +1,24 @@
 //! One frame: its fields by weir's views or by tshark, and its bytes.
 
 use crate::monitor::dissect::Dissection;
+use crate::monitor::lines::{self, TreeLine};
 use crate::monitor::session::Session;
+use crate::monitor::views::{Look, Views};
 use std::collections::BTreeSet;
 use std::ops::Range;
-use weir_monitor::StoredFrame;
-use weir_monitor::tree;
-
-/// A line of the tree.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub(super) struct TreeLine {
-    pub(super) depth: usize,
-    pub(super) text: String,
-    /// Its bytes in the frame; empty for tshark's.
-    pub(super) range: Range<usize>,
-    /// Whether it stands for a whole header.
-    pub(super) is_layer: bool,
-}
+use weir_monitor::{Meta, StoredFrame};
 
 /// A frame that is shown.
 pub(super) struct Detail {
     pub(super) number: u64,
     pub(super) bytes: Vec<u8>,
+    meta: Meta,
     pub(super) summary: String,
+    /// weir's lines and those of the user's views.
+    own: Vec<TreeLine>,
+    /// Whether a view has been asked and has not answered.
+    is_waiting: bool,
+    /// All lines that could be shown.
     all: Vec<TreeLine>,
     /// The headers, by their order, whose fields are shown.
     open: BTreeSet<usize>,
@@ -35,11 +31,14 @@ pub(super) struct Detail {
 }
 
 impl Detail {
-    pub(super) fn new(kept: &StoredFrame<'_>) -> Detail {
+    pub(super) fn new(kept: &StoredFrame<'_>, views: &mut Views) -> Detail {
         let mut detail = Detail {
             number: kept.number,
             bytes: kept.bytes.to_vec(),
-            summary: super::frames::summary(kept),
+            meta: kept.meta,
+            summary: lines::summary(kept),
+            own: Vec::new(),
+            is_waiting: true,
             all: Vec::new(),
             open: BTreeSet::new(),
             lines: Vec::new(),
@@ -47,8 +46,30 @@ impl Detail {
             dissection: None,
             is_foreign: false,
         };
-        detail.set_lines(own_lines(kept));
+        detail.look(views);
         detail
+    }
+
+    /// Shows what the user's views say of the frame, once it has come.
+    pub(super) fn look(&mut self, views: &mut Views) {
+        if !self.is_waiting {
+            return;
+        }
+        let kept = StoredFrame {
+            number: self.number,
+            bytes: &self.bytes,
+            meta: self.meta,
+        };
+        let look = views.look(&kept);
+        self.is_waiting = matches!(look, Look::Asked(_));
+        let lines = lines::tree(&kept, &look);
+        if lines == self.own {
+            return;
+        }
+        self.own = lines;
+        if !self.is_foreign {
+            self.set_lines(self.own.clone());
+        }
     }
 
     /// Shows other lines: the headers, and the fields of the last one that has any.
@@ -108,7 +129,7 @@ impl Detail {
         if self.is_foreign || self.dissection.is_some() {
             self.dissection = None;
             self.is_foreign = false;
-            self.set_lines(own_lines(&kept));
+            self.set_lines(self.own.clone());
             return None;
         }
         let interface = &session.interfaces()[kept.meta.interface as usize];
@@ -151,51 +172,5 @@ impl Detail {
         self.lines
             .get(self.selected)
             .map_or(0..0, |line| line.range.clone())
-    }
-}
-
-fn own_lines(kept: &StoredFrame<'_>) -> Vec<TreeLine> {
-    let mut lines = Vec::new();
-    for layer in tree::decode(kept.bytes, kept.meta.linktype) {
-        let cut = if layer.is_cut { " [cut]" } else { "" };
-        lines.push(TreeLine {
-            depth: 0,
-            text: format!("{}: {}{cut}", layer.name, layer.summary),
-            range: layer.range,
-            is_layer: true,
-        });
-        for field in layer.fields {
-            lines.push(TreeLine {
-                depth: 1 + usize::from(field.depth),
-                text: format!("{}: {}", field.name, field.value),
-                range: field.range,
-                is_layer: false,
-            });
-        }
-    }
-    lines
-}
-
-/// A line of a hex dump: the offset, 16 bytes, and what is printable of them.
-pub(super) fn hex_line(offset: usize, bytes: &[u8]) -> String {
-    let mut hex = String::with_capacity(50);
-    for number in 0..16 {
-        match bytes.get(number) {
-            Some(byte) => hex += &format!("{byte:02x} "),
-            None => hex += "   ",
-        }
-        if number == 7 {
-            hex.push(' ');
-        }
-    }
-    let shown = bytes.iter().map(|byte| printable(*byte));
-    format!("{offset:06x}  {hex} {}", shown.collect::<String>())
-}
-
-/// A byte as ASCII; `.` for others.
-pub(super) fn printable(byte: u8) -> char {
-    match byte {
-        b' '..=b'~' => byte.into(),
-        _ => '.',
     }
 }

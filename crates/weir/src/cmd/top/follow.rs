@@ -1,6 +1,6 @@
 //! A followed connection, as text or hex.
 
-use super::detail::{hex_line, printable};
+use crate::monitor::lines::{hex_line, printable};
 use crate::monitor::report::end_name;
 use crate::monitor::session::Session;
 use weir_monitor::{Chunk, Content, Digest, Flow, Follow, Side};

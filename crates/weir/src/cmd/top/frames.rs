@@ -1,8 +1,8 @@
 //! The list of frames.
 
 use crate::monitor::filter::Filter;
+use crate::monitor::lines::summary;
 use crate::monitor::report::end_name;
-use crate::report::frame_summary;
 use std::collections::VecDeque;
 use weir_monitor::{Digest, Flow, Host, Store, StoredFrame};
 
@@ -195,9 +195,4 @@ impl FrameList {
         }
         false
     }
-}
-
-/// The line of a frame.
-pub(super) fn summary(kept: &StoredFrame<'_>) -> String {
-    frame_summary::line(kept.bytes, kept.meta.len as usize, kept.meta.linktype)
 }

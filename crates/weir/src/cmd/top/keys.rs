@@ -280,7 +280,7 @@ fn open_frame(app: &mut App) {
     if let Some(kept) = app.frames.current(&app.session.store) {
         app.frames.selected = kept.number;
         app.frames.is_tail = false;
-        app.over = Over::Detail(Box::new(Detail::new(&kept)));
+        app.over = Over::Detail(Box::new(Detail::new(&kept, &mut app.views)));
     }
 }
 

@@ -19,6 +19,7 @@ use crate::monitor::input::{Came, Input};
 use crate::monitor::options::Options;
 use crate::monitor::report;
 use crate::monitor::session::Session;
+use crate::monitor::views::Views;
 use crate::report::{atomic_write, screen};
 use crate::signals::ShutdownSignal;
 use app::App;
@@ -41,6 +42,7 @@ Examples:
   weir top -r office.pcapng --speed 10x
   weir top -r office.pcapng --once --json
   weir top eth0 --once --for 10
+  weir top eth0 --view pup_view.py
   weir top -r office.pcapng --svg office.svg
 
 Keys: ? shows them all; q ends. Without a terminal give --once, --json or --svg. Colours are
@@ -83,6 +85,11 @@ pub(crate) struct Args {
     #[arg(short, long, value_name = "FILE")]
     write: Option<PathBuf>,
 
+    /// A protocol's view in Python, of frames that are looked at; of a folder all files in .py. Can be
+    /// repeated. It runs with the rights of the file's owner, never as root
+    #[arg(long = "view", value_name = "FILE")]
+    views: Vec<PathBuf>,
+
     /// No colours
     #[arg(long)]
     no_color: bool,
@@ -95,6 +102,11 @@ pub(crate) fn run(args: &Args) -> Result<(), CliError> {
     if !is_plain && !std::io::stdout().is_terminal() {
         return Err(CliError::refused(
             "standard output is not a terminal: give --once, --json or --svg FILE",
+        ));
+    }
+    if is_plain && !args.views.is_empty() {
+        return Err(CliError::refused(
+            "--view shows frames on the screen: leave --once, --json and --svg away",
         ));
     }
     let keep = if is_plain {
@@ -116,6 +128,7 @@ pub(crate) fn run(args: &Args) -> Result<(), CliError> {
     if let Some(path) = &args.svg {
         atomic_write::can(path).map_err(CliError::run)?;
     }
+    let views = Views::load(&args.views)?;
     let mut session = args.source.session(keep);
     let input = args.source.input(&stop)?;
     if let Some(path) = &args.write {
@@ -129,7 +142,7 @@ pub(crate) fn run(args: &Args) -> Result<(), CliError> {
         }
         .run(&stop);
     }
-    app::run(args, input, session, &stop)
+    app::run(args, input, session, views, &stop)
 }
 
 /// Columns and lines of a picture.

@@ -4,6 +4,7 @@ use super::app::{Action, App, Over, View};
 use super::{draw, keys};
 use crate::monitor::input::{Came, Input, Replay, Speed};
 use crate::monitor::session::Session;
+use crate::monitor::views::Views;
 use crate::signals::ShutdownSignal;
 use crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 use std::path::{Path, PathBuf};
@@ -338,6 +339,64 @@ fn a_replay_takes_its_time_and_pauses() {
     press(&mut app, " ++++++++++");
     read(&mut app);
     assert_eq!(app.session.model.totals().frames, frames);
+}
+
+/// Draws until the screen has the text: a view's answer comes when it comes.
+fn until_shown(app: &mut App, text: &str) {
+    let began = std::time::Instant::now();
+    while !shows(app, text) {
+        assert!(
+            began.elapsed() < Duration::from_secs(60),
+            "no {text}: {:#?}",
+            screen(app, 80, 24)
+        );
+        std::thread::sleep(Duration::from_millis(5));
+        app.take_views();
+    }
+}
+
+#[test]
+fn a_view_in_python_is_in_the_list_and_in_the_frame() {
+    if !weir_lab::testenv::programs(&["python3"]) {
+        return;
+    }
+    let folder = Folder::new("views");
+    let path = folder.0.join("a.pcapng");
+    write_capture(&path);
+    let mut app = app(&path, Speed::Max);
+    read(&mut app);
+    let file = folder.0.join("mine.py");
+    let text = "import time\nname = 'Mine'\nmatch = 'udp dst port 53'\ndef view(payload):\n    \
+                return 'first is \\x1b', [('Octet', hex(payload[0]), 0, 1)]\n";
+    std::fs::write(&file, text).expect("room");
+    app.views = Views::load(std::slice::from_ref(&file)).expect("a good file");
+    press(&mut app, "7");
+    // Its control character is no command to the terminal.
+    until_shown(&mut app, "Mine: first is \\u{1b}");
+    press(&mut app, "\n");
+    until_shown(&mut app, "Octet: 0x1b");
+    for line in ["UDP: 5039 > 53", "Mine: first is"] {
+        assert!(shows(&mut app, line), "{line}");
+    }
+    assert!(!shows(&mut app, "DNS"), "{:#?}", screen(&mut app, 80, 24));
+    // What goes wrong is said, and weir's own view is there.
+    for (body, said) in [
+        (
+            "return payload[99]",
+            "mine.py:4: IndexError: index out of range",
+        ),
+        ("time.sleep(100)", "mine.py: took longer than 2 s"),
+    ] {
+        let text = format!("import time\nmatch = 'udp'\ndef view(payload):\n    {body}\n");
+        std::fs::write(&file, text).expect("room");
+        app.views = Views::load(std::slice::from_ref(&file)).expect("a good file");
+        press(&mut app, "\u{1b}\n");
+        until_shown(&mut app, said);
+        assert!(shows(&mut app, "DNS"), "{:#?}", screen(&mut app, 80, 24));
+    }
+    // Other frames are as ever.
+    press(&mut app, "\u{1b}g\n");
+    assert!(shows(&mut app, "HTTP"), "{:#?}", screen(&mut app, 80, 24));
 }
 
 #[test]

@@ -1,12 +1,13 @@
 //! `weir web`: the network monitor in a browser.
 //!
 //! ```text
-//!  input ─► session ─► JSON, captures ─► server (own thread) ─► GET /events, /state.json, /capture.pcapng
+//!  input ─► session ─► JSON, captures ─► server (own thread) ─► GET /events, /state.json, /frames.json, …
 //!              ▲                           │
 //!              └── what is asked for ◄─────┘
 //! ```
 
 mod capture;
+mod frames;
 mod server;
 #[cfg(test)]
 mod tests;
@@ -17,6 +18,7 @@ use crate::monitor::input::{Came, Input};
 use crate::monitor::options::Options;
 use crate::monitor::report;
 use crate::monitor::session::Session;
+use crate::monitor::views::Views;
 use crate::signals::ShutdownSignal;
 use capture::Making;
 use serde::Serialize;
@@ -47,7 +49,8 @@ const TOKEN_LEN: std::ops::RangeInclusive<usize> = 16..=256;
 /// Monitor an interface or a capture file in a browser
 ///
 /// Shows what `weir top` shows as a web page: rates, talkers, conversations, protocols, weir's ports
-/// with their filters and losses, and processes; and gives the last frames as a pcapng file. Prints
+/// with their filters and losses, processes, and the last frames with their fields, which it also gives as
+/// a pcapng file. Prints
 /// the page's address with a token, which is needed to see anything.
 #[derive(clap::Args, Debug)]
 #[command(after_help = "\
@@ -61,13 +64,17 @@ Examples:
   GET /              the page
   GET /state.json    what the page shows; its `state` is as of `weir top --json`
   GET /events        the same once a second, as server-sent events
+  GET /frames.json   the last 200 frames that are kept, a line each
+  GET /frame.json?number=N  the fields and bytes of one
   GET /capture.pcapng  the frames that are kept (--keep)
 
 By default only this machine reaches the page. With another address anyone who reaches it and has
 the token sees all frames, and nothing is encrypted: use a tunnel, such as ssh -L, instead. Requests by
 names other than localhost and those of --name are refused: another site's page could send them.
 
-Exit status: 1 if it cannot listen, or the interface is gone; 2 if the filter, an option or the
+When the file is at its end, or the interface is gone, the page stays, and says so.
+
+Exit status: 1 if it cannot listen; 2 if the filter, an option or the
 policy refuses; 129, 130 or 143 after SIGHUP, SIGINT or SIGTERM.")]
 pub(crate) struct Args {
     #[command(flatten)]
@@ -76,6 +83,11 @@ pub(crate) struct Args {
     /// The address and port to listen on; port 0 takes a free one
     #[arg(long, value_name = "ADDR:PORT", default_value = "127.0.0.1:8080")]
     listen: SocketAddr,
+
+    /// A protocol's view in Python, of frames that are looked at; of a folder all files in .py. Can be
+    /// repeated. It runs with the rights of the file's owner, never as root
+    #[arg(long = "view", value_name = "FILE")]
+    views: Vec<PathBuf>,
 
     /// A name by which browsers reach the page, besides addresses and localhost; can be repeated
     #[arg(long = "name", value_name = "NAME")]
@@ -89,6 +101,7 @@ pub(crate) struct Args {
 pub(crate) fn run(args: &Args) -> Result<(), CliError> {
     let stop = ShutdownSignal::watch_hangup_too()?;
     let token = token(args)?;
+    let views = Views::load(&args.views)?;
     let input = args.source.input(&stop)?;
     let session = args.source.session(args.source.keep.0 as usize);
     let listener = TcpListener::bind(args.listen).map_err(|error| {
@@ -112,6 +125,7 @@ pub(crate) fn run(args: &Args) -> Result<(), CliError> {
     let mut page = Page {
         input,
         session,
+        views,
         server,
         asked,
         waiting: VecDeque::new(),
@@ -158,6 +172,8 @@ fn token(args: &Args) -> Result<String, CliError> {
 struct Page {
     input: Input,
     session: Session,
+    /// Views of protocols in Python.
+    views: Views,
     server: Server,
     asked: Receiver<MonitorRequest>,
     /// Who waits for captures, and the one that is being made.
@@ -165,7 +181,7 @@ struct Page {
     making: Option<Making>,
     /// The last update, and when it was made.
     news: Option<(Instant, Arc<str>)>,
-    /// Whether the file is at its end: its page stays.
+    /// Whether the file is at its end, or the interface is gone: the page stays.
     has_ended: bool,
     /// Frames and bytes of the last seconds.
     rates: VecDeque<[f64; 2]>,
@@ -216,26 +232,33 @@ impl Page {
             if let Some(fresh) = watcher.as_ref().and_then(Watcher::fresh) {
                 self.session.take_facts(fresh);
             }
+            self.views.take_answers();
             if let Some(news) = self.session.news.take() {
                 say(&format!("weir: {news}"));
             }
             if is_due {
                 self.tick(ticked.elapsed());
                 ticked = Instant::now();
-                self.news = None;
-                if self.server.is_watched() {
-                    let news = self.news()?;
-                    self.server.publish(news);
-                }
+                self.publish()?;
             }
             self.answer()?;
-            if matches!(&self.input, Input::Live(live) if live.is_gone()) {
-                return Err(CliError::run(format!(
-                    "interface {} is gone",
-                    self.input.name()
-                )));
+            // The page stays, with the frames that are kept.
+            if matches!(&self.input, Input::Live(live) if live.is_gone()) && !self.has_ended {
+                self.has_ended = true;
+                self.input.finish(&mut self.session)?;
+                self.publish()?;
             }
         }
+    }
+
+    /// Sends an update to browsers that wait for one.
+    fn publish(&mut self) -> Result<(), CliError> {
+        self.news = None;
+        if self.server.is_watched() {
+            let news = self.news()?;
+            self.server.publish(news);
+        }
+        Ok(())
     }
 
     /// A point of the plots.
@@ -268,6 +291,14 @@ impl Page {
             // The browser may have gone.
             MonitorRequest::Update(waiting) => drop(waiting.send(self.news()?)),
             MonitorRequest::Capture(waiting) => self.waiting.push_back(waiting),
+            MonitorRequest::Frames(waiting) => {
+                let last = frames::last(&self.session, &mut self.views);
+                drop(waiting.send(last.map_err(CliError::run)?));
+            }
+            MonitorRequest::Frame(number, waiting) => {
+                let one = frames::one(&self.session, &mut self.views, number);
+                drop(waiting.send(one.map_err(CliError::run)?));
+            }
         }
         Ok(())
     }

@@ -59,6 +59,10 @@ pub(super) enum MonitorRequest {
     Update(oneshot::Sender<Arc<str>>),
     /// A capture of the frames that are kept.
     Capture(capture::Waiting),
+    /// The last frames.
+    Frames(oneshot::Sender<String>),
+    /// The frame of that number, if it is kept.
+    Frame(u64, oneshot::Sender<Option<String>>),
 }
 
 /// Requests that wait for the monitor, at most.
@@ -214,6 +218,8 @@ fn router(shared: Arc<Shared>) -> Router {
         )
         .route("/state.json", get(state))
         .route("/events", get(events))
+        .route("/frames.json", get(frames))
+        .route("/frame.json", get(frame))
         .route("/capture.pcapng", get(capture))
         .layer(from_fn_with_state(Arc::clone(&shared), guard))
         .with_state(shared)
@@ -264,9 +270,7 @@ async fn guard(State(shared): State<Arc<Shared>>, request: Request, next: Next) 
 impl Shared {
     /// Asks the monitor for an update; `None` if too many requests wait, or it has ended.
     async fn news_now(&self) -> Option<Arc<str>> {
-        let (asked, made) = oneshot::channel();
-        self.requests.try_send(MonitorRequest::Update(asked)).ok()?;
-        made.await.ok()
+        asked(self, MonitorRequest::Update).await
     }
 
     fn refusal(&self, request: &Request) -> Option<Response> {
@@ -352,6 +356,41 @@ async fn state(State(shared): State<Arc<Shared>>) -> Response {
             news.to_string(),
         )
             .into_response(),
+        None => busy(IS_BUSY),
+    }
+}
+
+/// Asks the monitor; `None` if too many requests wait, or it has ended.
+async fn asked<T>(
+    shared: &Shared,
+    request: impl FnOnce(oneshot::Sender<T>) -> MonitorRequest,
+) -> Option<T> {
+    let (ask, made) = oneshot::channel();
+    shared.requests.try_send(request(ask)).ok()?;
+    made.await.ok()
+}
+
+fn json(text: String) -> Response {
+    ([(header::CONTENT_TYPE, "application/json")], text).into_response()
+}
+
+async fn frames(State(shared): State<Arc<Shared>>) -> Response {
+    match asked(&shared, MonitorRequest::Frames).await {
+        Some(frames) => json(frames),
+        None => busy(IS_BUSY),
+    }
+}
+
+async fn frame(State(shared): State<Arc<Shared>>, uri: Uri) -> Response {
+    let pairs = uri.query().unwrap_or_default().split('&');
+    let number = pairs.filter_map(|pair| pair.strip_prefix("number=")).next();
+    let Some(number) = number.and_then(|number| number.parse().ok()) else {
+        let said = "give the number of a frame: /frame.json?number=1\n";
+        return (StatusCode::BAD_REQUEST, said).into_response();
+    };
+    match asked(&shared, |ask| MonitorRequest::Frame(number, ask)).await {
+        Some(Some(frame)) => json(frame),
+        Some(None) => (StatusCode::NOT_FOUND, "the frame is not kept\n").into_response(),
         None => busy(IS_BUSY),
     }
 }

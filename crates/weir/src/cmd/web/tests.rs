@@ -58,6 +58,8 @@ fn nothing_is_shown_without_the_token() {
         "/state.json",
         "/events",
         "/capture.pcapng",
+        "/frames.json",
+        "/frame.json?number=1",
         "/none",
     ] {
         for field in [

@@ -164,6 +164,9 @@ fn state_line(buffer: &mut Buffer, area: Rect, app: &mut App) {
     );
     let rates = format!("  {frames:.0}/s {}", bits(bytes * 8.0));
     x = put(buffer, area, (x, 0), &rates, PLAIN);
+    for trouble in &app.session.troubles {
+        x = put(buffer, area, (x, 0), &format!("  {trouble}"), ALARM);
+    }
     if let Some(replay) = app.input.replay() {
         let state = match (replay.is_at_end(), replay.is_paused()) {
             (true, _) => "  end".to_owned(),

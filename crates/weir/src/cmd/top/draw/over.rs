@@ -1,9 +1,10 @@
 //! Windows over the views: help, one frame, a followed connection.
 
 use super::{HEAD, MARK, PLAIN, SOFT, paint, put};
-use crate::cmd::top::detail::{Detail, hex_line};
+use crate::cmd::top::detail::Detail;
 use crate::cmd::top::follow::Followed;
 use crate::cmd::top::keys::HELP;
+use crate::monitor::lines::hex_line;
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
 use ratatui::style::{Color, Style};

@@ -2,8 +2,8 @@
 
 use super::{ALARM, HEAD, MARK, PLAIN, SOFT, paint, put};
 use crate::cmd::top::app::App;
-use crate::cmd::top::frames::summary;
 use crate::cmd::top::sheet::{Kind, Sheet, Value, bits};
+use crate::monitor::lines::line;
 use crate::monitor::session::Session;
 use crate::report::format::{grouped, time_of_day};
 use ratatui::buffer::Buffer;
@@ -343,6 +343,6 @@ pub(super) fn frames(buffer: &mut Buffer, area: Rect, app: &mut App) {
             let lost = format!("({} lost before) ", grouped(kept.meta.lost_before.into()));
             x = put(buffer, area, (x, y), &lost, ALARM);
         }
-        put(buffer, area, (x, y), &summary(&kept), style);
+        put(buffer, area, (x, y), &line(&kept, &mut app.views), style);
     }
 }

@@ -27,13 +27,21 @@ const TABLES = {
     ["process", r => r.pid, true], ["name", r => r.name], ["user", r => r.uid, true],
     ["frames", r => r.frames, true], ["bytes", r => r.bytes, true],
   ],
+  "last frames": [
+    ["time", r => r.time || ""], ["bytes", r => r.length, true], ["frame", r => r.line],
+    ["number", r => r.number, true],
+  ],
 };
+const LIST = "last frames";
 
 const byId = id => document.getElementById(id);
 const number = new Intl.NumberFormat("en");
 const short = new Intl.NumberFormat("en", { notation: "compact", maximumSignificantDigits: 3 });
 let news = null;
 let tab = "talkers";
+// The last frames, and the number of the one that is shown.
+let listed = [];
+let shown = 0;
 // The last column, the greatest first.
 let order = {};
 
@@ -45,7 +53,7 @@ function drawTable() {
   const columns = TABLES[tab];
   const { column, down } = order[tab] || { column: columns.length - 1, down: true };
   const wanted = byId("find").value.toLowerCase();
-  const all = news.state[tab] || [];
+  const all = rowsOf(tab);
   const rows = all.filter(row => !wanted
     || columns.some(([, value]) => String(value(row)).toLowerCase().includes(wanted)));
   const value = columns[column][1];
@@ -74,6 +82,7 @@ function drawTable() {
       if (isNumber) cell.className = "number";
       line.append(cell);
     }
+    if (tab === LIST) line.addEventListener("click", () => { shown = row.number; drawFrame(); });
     return line;
   }));
   const others = (news.state.others || {})[tab];
@@ -81,13 +90,53 @@ function drawTable() {
     + (others && others.frames ? `; others: ${number.format(others.frames)} frames` : "");
 }
 
+function rowsOf(name) {
+  return name === LIST ? listed : news.state[name] || [];
+}
+
+function tabs(state) {
+  return Object.keys(TABLES).filter(name => name === LIST || state[name]);
+}
+
+async function get(path) {
+  try {
+    const answer = await fetch(path);
+    return answer.ok ? await answer.json() : null;
+  } catch {
+    return null;
+  }
+}
+
+// The list is asked for while it is shown.
+async function drawList() {
+  listed = await get("frames.json") || listed;
+  if (tab === LIST) drawTable();
+}
+
+// A view may answer later.
+async function drawFrame(tries = 20) {
+  const number = shown;
+  const frame = await get(`frame.json?number=${number}`);
+  if (number !== shown) return;
+  byId("frame").textContent = frame
+    ? [frame.line, ...frame.fields.map(l => "  ".repeat(l.depth) + l.text), "", ...frame.hex].join("\n")
+    : `frame ${number} is no longer kept`;
+  if (frame && frame.waiting && tries) setTimeout(() => number === shown && drawFrame(tries - 1), 250);
+}
+
 function drawTabs() {
-  byId("tabs").replaceChildren(...Object.keys(TABLES).filter(name => news.state[name]).map(name => {
+  byId("frame").hidden = tab !== LIST;
+  byId("tabs").replaceChildren(...tabs(news.state).map(name => {
     const button = document.createElement("button");
     button.textContent = name;
     button.setAttribute("role", "tab");
     button.setAttribute("aria-selected", String(name === tab));
-    button.addEventListener("click", () => { tab = name; drawTabs(); drawTable(); });
+    button.addEventListener("click", () => {
+      tab = name;
+      drawTabs();
+      drawTable();
+      if (tab === LIST) drawList();
+    });
     return button;
   }));
 }
@@ -114,20 +163,23 @@ function plot(id, values) {
 }
 
 function show(fresh) {
-  const wasTabs = news && Object.keys(TABLES).filter(name => news.state[name]).join();
+  const wasTabs = news && tabs(news.state).join();
   news = fresh;
   const { state, rates } = news;
   document.title = `weir ${news.source}`;
   byId("source").textContent = news.source + (news.filter ? `, ${news.filter}` : "");
+  const troubles = (state.troubles || []).join(", ");
   byId("totals").textContent = `${number.format(state.frames)} frames, ${number.format(state.bytes)} bytes, `
-    + `${number.format(state.lost)} lost, ${state.seconds.toFixed(1)} s` + (news.live ? "" : " (the end of the file)");
+    + `${number.format(state.lost)} lost, ${state.seconds.toFixed(1)} s` + (news.live || troubles ? "" : " (the end of the file)");
+  byId("troubles").textContent = troubles;
   const last = rates.length ? rates[rates.length - 1] : [0, 0];
   byId("rate-frames").textContent = news.live ? short.format(last[0]) : "";
   byId("rate-bits").textContent = news.live ? short.format(last[1] * 8) : "";
   plot("plot-frames", rates.map(rate => rate[0]));
   plot("plot-bits", rates.map(rate => rate[1] * 8));
-  if (wasTabs !== Object.keys(TABLES).filter(name => state[name]).join()) drawTabs();
+  if (wasTabs !== tabs(state).join()) drawTabs();
   drawTable();
+  if (tab === LIST) drawList();
 }
 
 byId("find").addEventListener("input", () => news && drawTable());
