@@ -60,7 +60,11 @@ fn a_process_of_user_nobody_has_a_device_for_tap_interfaces() {
     let host = Lab::new().host("a").unwrap();
     host.tap("tap0", unprivileged::NOBODY).unwrap();
     let mut command = unprivileged::command(std::env::current_exe().unwrap());
-    let opens = ["unprivileged::opens_its_interface", "--exact", "--nocapture"];
+    let opens = [
+        "unprivileged::opens_its_interface",
+        "--exact",
+        "--nocapture",
+    ];
     command.args(opens).env(SHOWS, "1");
     let output = host.output(command).unwrap();
     let text = String::from_utf8_lossy(&output.stdout);

@@ -214,7 +214,17 @@ fn give_sockets(
     options.extend(args.io_uring.then_some("io_uring"));
     options.extend(args.stats.then_some("stats"));
     command
+        .env("WEIR_EXEC_PASS", pass()?)
         .env("WEIR_EXEC_HOST", plan.to_text())
         .env("WEIR_EXEC_OPTIONS", options.join(","));
     Ok(())
+}
+
+/// What lets the processes of this command ask the one of them that has the link for sockets: 32
+/// random bytes in hexadecimal.
+fn pass() -> Result<String, CliError> {
+    let mut bytes = [0_u8; 32];
+    let filled = rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty());
+    filled.map_err(|error| CliError::run(format!("no random numbers: {error}")))?;
+    Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
 }
