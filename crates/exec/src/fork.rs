@@ -12,8 +12,8 @@
 //!             └── first use, fork, or exec with the descriptor ──► relayed, for all
 //! ```
 //!
-//! Requests go over a pair of Unix sockets that the fork makes. A child that was forked before its
-//! parent needed a host can start a host of its own.
+//! Requests go over a pair of Unix sockets that the fork makes. For new sockets a child is a guest of
+//! the owner ([`crate::relay::guest`]), or the owner if there is none.
 
 use crate::relay::protocol::{CLOSE, LEASE, TAKE};
 use crate::relay::{self, Child, Got};

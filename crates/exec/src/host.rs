@@ -1,7 +1,8 @@
 //! The process's host, and which addresses are its own.
 //!
 //! The host starts with the first call that needs it, so that a shell that only starts programs
-//! does not take the link. The environment says what the host is: see [`VARIABLE`].
+//! does not take the link. The environment says what the host is: see [`VARIABLE`]. One process of
+//! all that `weir exec` starts has it; the others are its guests ([`guest`]).
 
 use crate::ports::Taken;
 use crate::relay::door::{Door, NoDoor};
@@ -455,10 +456,7 @@ fn await_relays() {
     }
     let began = Instant::now();
     let mut is_said = false;
-    while let Some(relays) = relay::running()
-        .map(|pump| pump.relays())
-        .filter(|n| *n > 0)
-    {
+    while let Some(relays) = relay::running().map(|pump| pump.close()).filter(|n| *n > 0) {
         if began.elapsed() >= RELAYS_SAID && !is_said {
             is_said = true;
             say(&format!(

@@ -23,8 +23,8 @@
 //! | `host`, `ports` | the process's host; addresses that are bound |
 //! | `options`, `address` | socket options and addresses between C and Rust |
 //! | `signals`, `wait` | handlers, and waits that they interrupt |
-//! | `fork` | the child of a fork |
-//! | `relay` | sockets that other processes use |
+//! | `fork`, `exec_list` | the child of a fork; what a new program inherits |
+//! | `relay` | sockets that other processes use, and that they ask for |
 //! | `real` | the C library's own functions |
 //! | `stats`, `status` | counts; what `weir sockets` shows |
 //!

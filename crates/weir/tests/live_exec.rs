@@ -550,8 +550,9 @@ except OSError as error:
     let _first = exec(&kernel, &[], &["python3", "-c", script]);
     wait::until("the first program's address", || kernel.ping(OURS[0], 10));
     let ended = exec(&kernel, &[], &["python3", "-c", script]).end();
+    assert_eq!(ended.code, Some(1), "{ended:?}");
     assert!(
-        ended.stderr.contains("has not started has the link"),
+        ended.stderr.contains("another program has it open"),
         "{ended:?}"
     );
 }

@@ -39,7 +39,9 @@ pub unsafe extern "C" fn connect(fd: c_int, to: *const sockaddr, len: socklen_t)
     let remote = unsafe { address::read(to, len) };
     let done = match remote {
         _ if family == libc::AF_UNSPEC && sock.is_live() => disconnect(&sock),
-        Ok(remote) if family == sock.domain => connect_to(&sock, remote),
+        Ok(remote) if family == sock.domain => {
+            guest::or_by_next_owner(|| connect_to(&sock, remote))
+        }
         Err(error) if sock.is_live() => Err(error),
         Ok(_) if sock.is_live() => Err(libc::EAFNOSUPPORT),
         // The kernel knows the error.
@@ -301,5 +303,58 @@ fn disconnect(sock: &Sock) -> Result<bool, c_int> {
         Endpoint::Foreign(_) => Err(crate::fork::refuse()),
         Endpoint::Relay(_) => Err(MOVED),
         Endpoint::Listener(_) | Endpoint::Open => Err(libc::EINVAL),
+    }
+}
+
+/// The socket of a call that sends to an address, which may decide whose the socket is; `None`
+/// if the kernel is to do the call.
+///
+/// # Errors
+/// As `connect(2)`; [`MOVED`] if the socket is now a relayed one; `EOPNOTSUPP` for `MSG_FASTOPEN` to
+/// an address of weir, as where Linux has it switched off.
+pub(super) fn sender(
+    fd: c_int,
+    to: Option<SocketAddr>,
+    flags: c_int,
+) -> Result<Option<Arc<Sock>>, c_int> {
+    let Some(sock) = table::any(fd) else {
+        return Ok(None);
+    };
+    if sock.is_live() {
+        return Ok(Some(sock));
+    }
+    let opens = sock.kind == libc::SOCK_STREAM;
+    let Some(to) = to.filter(|_| !opens || flags & libc::MSG_FASTOPEN != 0) else {
+        return Ok(None);
+    };
+    if to.is_ipv4() != (sock.domain == libc::AF_INET) {
+        return Ok(None);
+    }
+    guest::or_by_next_owner(|| decided(&sock, to))
+}
+
+/// As [`sender`], of a socket that is no one's yet.
+fn decided(sock: &Arc<Sock>, to: SocketAddr) -> Result<Option<Arc<Sock>>, c_int> {
+    let opens = sock.kind == libc::SOCK_STREAM;
+    match owner_of_remote(to, sock.kind)? {
+        Owner::Kernel => {
+            stats::socket(false);
+            sock.leave_to_kernel();
+            Ok(None)
+        }
+        Owner::Weir(_) | Owner::Other if opens => Err(libc::EOPNOTSUPP),
+        Owner::Weir(net) => {
+            super::opening::open_udp(sock, &net, None)?;
+            Ok(Some(Arc::clone(sock)))
+        }
+        Owner::Other if guest::datagrams(sock, None, Some(to))? => {
+            stats::socket(true);
+            Err(MOVED)
+        }
+        Owner::Other => {
+            stats::socket(false);
+            sock.leave_to_kernel();
+            Ok(None)
+        }
     }
 }

@@ -1,8 +1,8 @@
 //! Calls that carry data in one buffer or several: `read`, `write`, `recv`, `send` and their like.
 
-use super::connect::at_loopback;
+use super::connect::{at_loopback, sender};
 use super::length;
-use crate::relay::{calls as relay, datagram_calls, guest};
+use crate::relay::{calls as relay, datagram_calls};
 use crate::signals;
 use crate::sock::{Endpoint, MOVED, Sock, errno};
 use crate::stats::{self, Call};
@@ -12,7 +12,6 @@ use libc::{c_int, c_void, iovec, size_t, sockaddr, socklen_t, ssize_t};
 use std::io::{self, IoSlice, IoSliceMut, Read, Write};
 use std::net::SocketAddr;
 use std::slice::{from_raw_parts, from_raw_parts_mut};
-use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use weir_socket::{TcpStream, UdpSocket};
 
@@ -368,54 +367,6 @@ fn send_datagram(
 
 fn is_broadcast(to: SocketAddr) -> bool {
     matches!(to, SocketAddr::V4(v4) if v4.ip().is_broadcast())
-}
-
-/// The socket of a call that sends to an address, which may decide whose the socket is; `None`
-/// if the kernel is to do the call.
-///
-/// # Errors
-/// As `connect(2)`; [`MOVED`] if the socket is now a relayed one; `EOPNOTSUPP` for `MSG_FASTOPEN` to an address of weir, as where Linux has it
-/// switched off.
-pub(super) fn sender(
-    fd: c_int,
-    to: Option<SocketAddr>,
-    flags: c_int,
-) -> Result<Option<Arc<Sock>>, c_int> {
-    use crate::host::{Owner, owner_of_remote};
-    let Some(sock) = table::any(fd) else {
-        return Ok(None);
-    };
-    if sock.is_live() {
-        return Ok(Some(sock));
-    }
-    let opens = sock.kind == libc::SOCK_STREAM;
-    let Some(to) = to.filter(|_| !opens || flags & libc::MSG_FASTOPEN != 0) else {
-        return Ok(None);
-    };
-    if to.is_ipv4() != (sock.domain == libc::AF_INET) {
-        return Ok(None);
-    }
-    match owner_of_remote(to, sock.kind)? {
-        Owner::Kernel => {
-            stats::socket(false);
-            sock.leave_to_kernel();
-            Ok(None)
-        }
-        Owner::Weir(_) | Owner::Other if opens => Err(libc::EOPNOTSUPP),
-        Owner::Weir(net) => {
-            super::opening::open_udp(&sock, &net, None)?;
-            Ok(Some(sock))
-        }
-        Owner::Other if guest::datagrams(&sock, None, Some(to))? => {
-            stats::socket(true);
-            Err(MOVED)
-        }
-        Owner::Other => {
-            stats::socket(false);
-            sock.leave_to_kernel();
-            Ok(None)
-        }
-    }
 }
 
 /// `read(2)`.

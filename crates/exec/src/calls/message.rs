@@ -1,6 +1,7 @@
 //! `recvmsg`, `sendmsg` and the calls for several messages.
 
-use super::data::{destination, receive, rooms, send_parts, sender, slices};
+use super::connect::sender;
+use super::data::{destination, receive, rooms, send_parts, slices};
 use super::length;
 use crate::relay::datagram_calls;
 use crate::signals;

@@ -66,7 +66,7 @@ pub unsafe extern "C" fn bind(fd: c_int, to: *const sockaddr, len: socklen_t) ->
         SocketAddr::is_ipv6
     };
     let done = match local {
-        Ok(local) if family(&local) => bind_to(&sock, local),
+        Ok(local) if family(&local) => guest::or_by_next_owner(|| bind_to(&sock, local)),
         Err(error) if sock.is_live() => Err(error),
         Ok(_) if sock.is_live() => Err(libc::EINVAL),
         // The kernel knows the error.
@@ -232,7 +232,8 @@ pub unsafe extern "C" fn listen(fd: c_int, backlog: c_int) -> c_int {
     };
     let _inside = signals::enter();
     stats::weirs(Call::Listen);
-    answer(listen_on(&sock, backlog).map(|()| 0))
+    let listens = guest::or_by_next_owner(|| listen_on(&sock, backlog));
+    answer(listens.map(|()| 0))
 }
 
 fn listen_on(sock: &Arc<Sock>, backlog: c_int) -> Result<(), c_int> {

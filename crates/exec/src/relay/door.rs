@@ -37,10 +37,10 @@ pub(super) const STRANGERS_MAX: usize = 16;
 /// Addresses at a time that a guest has bound sockets to which neither listen nor connect.
 const TAKEN_MAX: usize = 1024;
 
-/// How often, and how long after another, a name is tried that the last owner may be about to give
-/// up: the kernel closes the link and the door of a process that ends one after the other.
-const TRIES: usize = 20;
-const PAUSE: Duration = Duration::from_millis(5);
+/// How often, and how long after another, a door is tried that an owner has and lets no process in:
+/// the owner is about to end, and waits up to 5 s for its peers.
+const TRIES: usize = 600;
+const PAUSE: Duration = Duration::from_millis(10);
 
 /// The pass in the environment.
 pub(super) fn pass() -> Option<&'static Pass> {
@@ -144,6 +144,8 @@ type Answer = Result<(Vec<u8>, Option<Opened>), c_int>;
 pub(super) struct Household<'a> {
     /// Whether there is room for another socket.
     pub(super) has_room: bool,
+    /// Whether the owner is about to end: its guests are to look for another.
+    pub(super) is_closed: bool,
     /// A relayed socket by its key.
     pub(super) find: &'a dyn Fn(&Key) -> Option<&'a Sock>,
 }
@@ -178,6 +180,9 @@ impl Guest {
             read: true,
             write: false,
         };
+        if house.is_closed {
+            return None;
+        }
         for _ in 0..TURN_MAX {
             let room = &mut scratch[..MESSAGE_MAX + 1];
             let received = passing::receive_owned(self.fd.as_raw_fd(), room, libc::MSG_DONTWAIT);
@@ -306,7 +311,7 @@ impl Guest {
         match open(&sock) {
             Ok(endpoint) => opened(sock, endpoint),
             Err(error) => {
-                if let Some(reserved) = sock.take_reserved() {
+                if let Some(reserved) = sock.take_reserved().filter(|_| number > 0) {
                     self.taken.insert(number, reserved);
                 }
                 Err(error)

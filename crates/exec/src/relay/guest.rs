@@ -117,11 +117,38 @@ fn receive(from: &OwnedFd) -> Result<Got, c_int> {
     Ok((c_int::from_ne_bytes(*number), bytes.to_vec(), fd))
 }
 
+/// The error if there is no owner, or it does not answer: the next call that needs a host looks for
+/// one again. No error of Linux has this number.
+const GONE: c_int = 4094;
+
+/// Repeats an attempt of a call once, if the owner has ended meanwhile: then another process, or
+/// this one, is the owner.
+pub(crate) fn or_by_next_owner<T>(
+    mut attempt: impl FnMut() -> Result<T, c_int>,
+) -> Result<T, c_int> {
+    let again = match attempt() {
+        Err(GONE) => attempt(),
+        done => return done,
+    };
+    match again {
+        Err(GONE) => Err(libc::ENETDOWN),
+        done => done,
+    }
+}
+
+/// As [`ask`], of a socket of the owner, which ends with it.
+fn ask_of(request: &Request) -> Result<Vec<u8>, c_int> {
+    match ask(request) {
+        Ok((bytes, _)) => Ok(bytes),
+        Err(GONE) => Err(libc::ENETDOWN),
+        Err(error) => Err(error),
+    }
+}
+
 /// Has a request answered: bytes, and a descriptor.
 ///
 /// # Errors
-/// The owner's error; `ENETDOWN` if there is no owner, or it does not answer: the next call that
-/// needs a host looks for one again.
+/// The owner's error; [`GONE`].
 fn ask(request: &Request) -> Result<(Vec<u8>, Option<OwnedFd>), c_int> {
     let _inside = signals::enter();
     let answer = {
@@ -137,7 +164,7 @@ fn ask(request: &Request) -> Result<(Vec<u8>, Option<OwnedFd>), c_int> {
         Ok((error, _, _)) => Err(error),
         Err(_) => {
             host::forget_owner();
-            Err(libc::ENETDOWN)
+            Err(GONE)
         }
     }
 }
@@ -291,14 +318,14 @@ fn key(fd: c_int) -> Result<Key, c_int> {
 
 /// `connect(2)` of a relayed UDP socket.
 pub(crate) fn set_peer(fd: c_int, to: SocketAddr) -> Result<(), c_int> {
-    ask(&Request::Peer { key: key(fd)?, to }).map(drop)
+    ask_of(&Request::Peer { key: key(fd)?, to }).map(drop)
 }
 
 /// The local address and the peer of a relayed UDP socket, as its family shows them.
 pub(crate) fn names(fd: c_int) -> Result<(SocketAddr, Option<SocketAddr>), c_int> {
     let name = Name::of(fd).ok_or(libc::ENOTSOCK)?;
     let shown = |at| address::shown(at, name.domain);
-    let Ok((bytes, _)) = ask(&Request::Names { key: name.key }) else {
+    let Ok(bytes) = ask_of(&Request::Names { key: name.key }) else {
         // Without the owner the socket has no peer any more.
         return Ok((shown(name.local), None));
     };
@@ -315,7 +342,7 @@ pub(crate) fn set(fd: c_int, option: (c_int, c_int), value: &[u8]) -> Result<(),
         option,
         value: value.to_vec(),
     };
-    ask(&request).map(drop)
+    ask_of(&request).map(drop)
 }
 
 /// `getsockopt(2)` of a relayed socket.
@@ -324,5 +351,5 @@ pub(crate) fn get(fd: c_int, option: (c_int, c_int)) -> Result<Vec<u8>, c_int> {
         key: key(fd)?,
         option,
     };
-    ask(&request).map(|(bytes, _)| bytes)
+    ask_of(&request)
 }

@@ -103,6 +103,8 @@ struct Shared {
     is_awake: AtomicBool,
     /// Pairs, listeners, UDP sockets: what other processes may be using.
     relays: AtomicUsize,
+    /// Whether no guest gets a socket any more.
+    is_closed: AtomicBool,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -148,6 +150,7 @@ impl Pump {
             wake: host::hide(wake),
             is_awake: AtomicBool::new(false),
             relays: AtomicUsize::new(0),
+            is_closed: AtomicBool::new(false),
         };
         let pump = Pump(Arc::new(shared));
         let data = EventData::new_u64(WAKE);
@@ -179,6 +182,20 @@ impl Pump {
         }
         lock(&self.0.new).push(item);
         self.0.wake();
+    }
+
+    /// Closes the door for good if no socket is relayed; returns how many are.
+    pub(crate) fn close(&self) -> usize {
+        if self.relays() > 0 {
+            return self.relays();
+        }
+        self.0.is_closed.store(true, SeqCst);
+        // A guest that is being answered counts as a socket, or finds the door closed.
+        let relays = self.relays();
+        if relays > 0 {
+            self.0.is_closed.store(false, SeqCst);
+        }
+        relays
     }
 
     /// Number of relayed sockets.
@@ -349,15 +366,22 @@ impl Thread {
             let entry = self.items.get(self.keys.get(key)?)?;
             entry.item.socket().map(|(_, sock)| sock)
         };
+        // Before a look at whether the door is closed.
+        self.shared.relays.fetch_add(1, SeqCst);
         let house = Household {
             has_room: self.shared.relays.load(SeqCst) < host::relays_max(),
+            is_closed: self.shared.is_closed.load(SeqCst),
             find: &find,
         };
-        let (interest, item) = guest.turn(scratch, &house, again)?;
-        if let Some(item) = item {
-            Pump(Arc::clone(&self.shared)).add(item);
-        }
-        Some(interest)
+        let served = guest.turn(scratch, &house, again);
+        let interest = served.map(|(interest, item)| {
+            if let Some(item) = item {
+                Pump(Arc::clone(&self.shared)).add(item);
+            }
+            interest
+        });
+        self.shared.relays.fetch_sub(1, SeqCst);
+        interest
     }
 
     /// Takes in the connections of processes that may become guests.
