@@ -1,7 +1,7 @@
 //! `execl`, `execlp`, `execle`: the new program's arguments are the call's own, as many as there are.
 //!
 //! A function with variable arguments cannot be written in Rust. These keep the registers of the
-//! call, do what comes before an exec, and jump to the C library's function as if it had been
+//! call, prepare the exec, and jump to the C library's function as if it had been
 //! called.
 
 use crate::fork::before_exec;
@@ -11,7 +11,7 @@ use std::sync::atomic::AtomicPtr;
 
 macro_rules! exec_list {
     ($($name:ident $before:ident $text:literal;)*) => {$(
-        /// Does what comes before the exec; returns where the C library's function is.
+        /// Prepares the exec; returns where the C library's function is.
         extern "C" fn $before() -> *mut c_void {
             static AT: AtomicPtr<c_void> = AtomicPtr::new(std::ptr::null_mut());
             before_exec();

@@ -51,7 +51,7 @@ pub(crate) const VARIABLE: &str = "WEIR_EXEC_PASS";
 
 /// Length of a door's name, and of its secret.
 pub(crate) const SECRET: usize = 16;
-/// Length of random bytes that tell a relayed descriptor from all others.
+/// Length of random bytes that distinguish a relayed descriptor from all others.
 pub(crate) const KEY: usize = 16;
 /// Names a relayed socket, in the name of its descriptor.
 pub(crate) type Key = [u8; KEY];
