@@ -447,7 +447,8 @@ pub(crate) fn owner_of_remote(to: SocketAddr, kind: c_int) -> Result<Owner, c_in
     })
 }
 
-/// Waits until no other process uses a socket of this one: the sockets would end with this process.
+/// Waits until no other process uses a socket of this one, or is about to: the sockets would end with
+/// this process.
 fn await_relays() {
     for fd in table::relays(0, usize::MAX) {
         table::forget_relay(fd);
@@ -456,7 +457,14 @@ fn await_relays() {
     }
     let began = Instant::now();
     let mut is_said = false;
-    while let Some(relays) = relay::running().map(|pump| pump.close()).filter(|n| *n > 0) {
+    let used = || {
+        let pump = relay::running()?;
+        if pump.has_young_children() {
+            return Some(0);
+        }
+        Some(pump.close()).filter(|relays| *relays > 0)
+    };
+    while let Some(relays) = used() {
         if began.elapsed() >= RELAYS_SAID && !is_said {
             is_said = true;
             say(&format!(

@@ -33,7 +33,13 @@ impl Child {
         loop {
             let flags = rustix::net::RecvFlags::DONTWAIT;
             match rustix::net::recv(&self.control, &mut request, flags) {
-                Ok((LEASE, _)) => self.answer(&request)?,
+                Ok((LEASE, _)) => {
+                    self.answer(&request)?;
+                    if self.leases.is_empty() {
+                        // There is nothing left to ask for.
+                        return None;
+                    }
+                }
                 Err(rustix::io::Errno::INTR) => {}
                 Err(rustix::io::Errno::AGAIN) => {
                     return Some(Interest {

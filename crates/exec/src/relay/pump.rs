@@ -22,6 +22,7 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Wake, Waker};
+use std::time::{Duration, Instant};
 use weir_socket::Net;
 
 /// Events that one wait takes.
@@ -105,7 +106,13 @@ struct Shared {
     relays: AtomicUsize,
     /// Whether no guest gets a socket any more.
     is_closed: AtomicBool,
+    /// Children that have leases, and when the last of them was forked.
+    children: AtomicUsize,
+    last_fork: Mutex<Option<Instant>>,
 }
+
+/// How long after a fork a child may still be about to use a socket of its parent that ends.
+const YOUTH: Duration = Duration::from_secs(1);
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
@@ -151,6 +158,8 @@ impl Pump {
             is_awake: AtomicBool::new(false),
             relays: AtomicUsize::new(0),
             is_closed: AtomicBool::new(false),
+            children: AtomicUsize::new(0),
+            last_fork: Mutex::default(),
         };
         let pump = Pump(Arc::new(shared));
         let data = EventData::new_u64(WAKE);
@@ -180,8 +189,20 @@ impl Pump {
         if item.is_relay() {
             self.0.relays.fetch_add(1, SeqCst);
         }
+        if matches!(item, Item::Child(_)) {
+            self.0.children.fetch_add(1, SeqCst);
+            *lock(&self.0.last_fork) = Some(Instant::now());
+        }
         lock(&self.0.new).push(item);
         self.0.wake();
+    }
+
+    /// Whether a child was forked a moment ago, and has not yet used, closed or left the sockets that
+    /// it has from this process.
+    pub(crate) fn has_young_children(&self) -> bool {
+        let last_fork = *lock(&self.0.last_fork);
+        let is_young = last_fork.is_some_and(|fork| fork.elapsed() < YOUTH);
+        is_young && self.0.children.load(SeqCst) > 0
     }
 
     /// Closes the door for good if no socket is relayed; returns how many are.
@@ -354,6 +375,9 @@ impl Thread {
     /// Forgets an item that is out of the list.
     fn forget(&mut self, entry: &Entry) {
         let _ = epoll::delete(&self.set, entry.item.fd());
+        if matches!(entry.item, Item::Child(_)) {
+            self.shared.children.fetch_sub(1, SeqCst);
+        }
         if let Some((key, _)) = entry.item.socket() {
             self.keys.remove(key);
             self.shared.relays.fetch_sub(1, SeqCst);

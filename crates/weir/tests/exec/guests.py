@@ -33,6 +33,16 @@ def echo(number):
         assert got == sent, number
 
 
+def at_rest():
+    """The number of descriptors once it stays the same: an earlier child's are gone."""
+    number, since = descriptors(), time.monotonic()
+    while time.monotonic() < since + 0.5:
+        if descriptors() != number:
+            number, since = descriptors(), time.monotonic()
+        time.sleep(0.02)
+    return number
+
+
 def settles(before):
     """The owner has as many descriptors as before."""
     end = time.monotonic() + 10
@@ -44,7 +54,7 @@ def settles(before):
 if manner == 'many':
     listener = socket.create_server(('192.0.2.5', 4000))
     child(lambda: echo(0))
-    before = descriptors()
+    before = at_rest()
     print(child(lambda: [echo(number) for number in range(1000)]))
     print('left:', settles(before))
 
@@ -266,7 +276,7 @@ elif manner == 'hostile':
                 if error := struct.unpack_from('i', door.recv(100))[0]:
                     print(errno.errorcode[error], number)
                     break
-    before = descriptors()
+    before = at_rest()
     print(child(sends))
     print('left:', settles(before))
     with open(sys.argv[3] + '.new', 'w') as file:
