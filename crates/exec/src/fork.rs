@@ -12,10 +12,11 @@
 //!             └── first use, fork, or exec with the descriptor ──► relayed, for all
 //! ```
 //!
-//! Requests go over a pair of Unix sockets that the fork makes. A child that was forked before its
-//! parent needed a host can start a host of its own.
+//! Requests go over a pair of Unix sockets that the fork makes. For new sockets a child is a guest of
+//! the owner ([`crate::relay::guest`]), or the owner if there is none.
 
-use crate::relay::{self, CLOSE, Child, Got, REQUEST, TAKE};
+use crate::relay::protocol::{CLOSE, LEASE, TAKE};
+use crate::relay::{self, Child, Got};
 use crate::sock::Sock;
 use crate::{host, real, signals, table};
 use libc::{c_char, c_int, pid_t};
@@ -26,6 +27,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 static SAID: AtomicBool = AtomicBool::new(false);
+static SAID_EXEC: AtomicBool = AtomicBool::new(false);
 /// Whether the process has had leased sockets.
 static LEASES: AtomicBool = AtomicBool::new(false);
 
@@ -33,8 +35,8 @@ static LEASES: AtomicBool = AtomicBool::new(false);
 pub(crate) fn refuse() -> c_int {
     if !SAID.swap(true, Relaxed) {
         host::say(&format!(
-            "process {} uses a UDP socket of the process that forked it, or one whose owner has \
-             ended: run the program so that the process that opened the socket uses it",
+            "process {} uses a socket of the process that forked it, which has ended or has no \
+             descriptor left for it",
             std::process::id()
         ));
     }
@@ -182,8 +184,8 @@ fn inherit(fd: c_int) -> Option<Arc<Sock>> {
     )))
 }
 
-fn request(what: u8, id: u64) -> [u8; REQUEST] {
-    let mut bytes = [what; REQUEST];
+fn request(what: u8, id: u64) -> [u8; LEASE] {
+    let mut bytes = [what; LEASE];
     bytes[1..].copy_from_slice(&id.to_ne_bytes());
     bytes
 }
@@ -242,12 +244,49 @@ fn take_all(which: impl Fn(c_int) -> bool) {
     }
 }
 
-/// Takes the leased sockets that the next program inherits.
-fn before_exec() {
+/// Whether the next program inherits a descriptor.
+fn is_inherited(fd: c_int) -> bool {
+    // SAFETY: the command takes no pointer.
+    let flags = unsafe { real::fcntl(fd, libc::F_GETFD, 0) };
+    flags >= 0 && flags & libc::FD_CLOEXEC == 0
+}
+
+/// Takes the leased sockets that the next program inherits. Those of this process's own end with it.
+pub(crate) fn before_exec() {
     if LEASES.load(Relaxed) {
         let _inside = signals::enter();
-        // SAFETY: the command takes no pointer.
-        take_all(|fd| unsafe { real::fcntl(fd, libc::F_GETFD, 0) } & libc::FD_CLOEXEC == 0);
+        take_all(is_inherited);
+    }
+    if host::running().is_none() {
+        return;
+    }
+    let sockets = table::range(0, usize::MAX);
+    let ends = |(fd, sock): &&(c_int, Arc<Sock>)| sock.is_live() && is_inherited(*fd);
+    let count = sockets.iter().filter(ends).count();
+    let relays = table::relays(0, usize::MAX);
+    let count = count + relays.into_iter().filter(|fd| is_inherited(*fd)).count();
+    if count > 0 && !SAID_EXEC.swap(true, Relaxed) {
+        host::say(&format!(
+            "process {} has the link and runs another program in its place, which gets none of its \
+             {count} sockets: run that program in a child",
+            std::process::id()
+        ));
+    }
+}
+
+/// Has the program that the C library is about to start share the sockets that it inherits: the C
+/// library starts it without a call that this library sees.
+fn before_spawn() {
+    if !host::is_configured() {
+        return;
+    }
+    let _inside = signals::enter();
+    take_all(is_inherited);
+    for (fd, sock) in table::range(0, usize::MAX) {
+        if sock.is_live() && is_inherited(fd) {
+            // A socket that cannot be relayed is not the program's.
+            let _ = relay::convert(&sock);
+        }
     }
 }
 
@@ -353,4 +392,62 @@ pub unsafe extern "C" fn fexecve(
     before_exec();
     // SAFETY: the caller's promises.
     unsafe { real::fexecve(program, arguments, environment) }
+}
+
+/// `posix_spawn(3)`.
+///
+/// # Safety
+/// As `posix_spawn(3)`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn posix_spawn(
+    child: *mut pid_t,
+    path: *const c_char,
+    actions: *const libc::posix_spawn_file_actions_t,
+    attributes: *const libc::posix_spawnattr_t,
+    arguments: *const *const c_char,
+    environment: *const *const c_char,
+) -> c_int {
+    before_spawn();
+    // SAFETY: the caller's promises.
+    unsafe { real::posix_spawn(child, path, actions, attributes, arguments, environment) }
+}
+
+/// `posix_spawnp(3)`.
+///
+/// # Safety
+/// As `posix_spawnp(3)`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn posix_spawnp(
+    child: *mut pid_t,
+    name: *const c_char,
+    actions: *const libc::posix_spawn_file_actions_t,
+    attributes: *const libc::posix_spawnattr_t,
+    arguments: *const *const c_char,
+    environment: *const *const c_char,
+) -> c_int {
+    before_spawn();
+    // SAFETY: the caller's promises.
+    unsafe { real::posix_spawnp(child, name, actions, attributes, arguments, environment) }
+}
+
+/// `system(3)`.
+///
+/// # Safety
+/// As `system(3)`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn system(line: *const c_char) -> c_int {
+    before_spawn();
+    // SAFETY: the caller's promises.
+    unsafe { real::system(line) }
+}
+
+/// `popen(3)`.
+///
+/// # Safety
+/// As `popen(3)`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn popen(line: *const c_char, mode: *const c_char) -> *mut libc::FILE {
+    before_spawn();
+    // SAFETY: the caller's promises.
+    unsafe { real::popen(line, mode) }
 }

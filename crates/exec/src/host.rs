@@ -1,10 +1,12 @@
 //! The process's host, and which addresses are its own.
 //!
 //! The host starts with the first call that needs it, so that a shell that only starts programs
-//! does not take the link. The environment says what the host is: see [`VARIABLE`].
+//! does not take the link. The environment says what the host is: see [`VARIABLE`]. One process of
+//! all that `weir exec` starts has it; the others are its guests ([`guest`]).
 
 use crate::ports::Taken;
-use crate::relay::{self, Pump};
+use crate::relay::door::{Door, NoDoor};
+use crate::relay::{self, Pump, door, guest};
 use crate::signals;
 use crate::stats;
 use crate::table;
@@ -54,12 +56,16 @@ pub(crate) struct Process {
     pub(crate) status: Mutex<Option<PathBuf>>,
     /// To the process that leases its sockets to this one.
     pub(crate) control: Mutex<Option<OwnedFd>>,
+    /// To the process that owns the sockets, if this one has asked it.
+    pub(crate) guest: Mutex<Option<OwnedFd>>,
 }
 
 enum Host {
     /// No call has needed it.
     Not,
     Runs(Net),
+    /// Another process has it, and is asked for sockets ([`guest`]).
+    Other,
     /// It cannot be started, or has ended.
     Failed,
 }
@@ -71,6 +77,7 @@ impl Process {
             host: Mutex::new(Host::Not),
             pump: Mutex::new(None),
             control: Mutex::new(None),
+            guest: Mutex::new(None),
             status: Mutex::new(None),
         }
     }
@@ -120,6 +127,7 @@ pub(crate) fn configure() {
         io_uring: has("io_uring"),
         stats: has("stats"),
     };
+    door::configure();
     if SETTINGS.set(settings).is_ok() {
         CONFIGURED.store(true, Relaxed);
     }
@@ -142,27 +150,43 @@ pub(crate) fn say(message: &str) {
     let _ = rustix::io::write(rustix::stdio::stderr(), line.as_bytes());
 }
 
-/// The host, which the first call starts.
+/// The host: this process's, or another one's.
+pub(crate) enum Found {
+    Own(Net),
+    Other,
+}
+
+/// The host, which the first call of all processes starts.
 ///
 /// # Errors
 /// `ENETDOWN` if it cannot be started; a message has said why.
-pub(crate) fn host() -> Result<Net, c_int> {
+pub(crate) fn host() -> Result<Found, c_int> {
     let _inside = signals::enter();
     let mut host = process()
         .host
         .lock()
         .unwrap_or_else(PoisonError::into_inner);
     match &*host {
-        Host::Runs(net) => return Ok(net.clone()),
+        Host::Runs(net) => return Ok(Found::Own(net.clone())),
+        Host::Other if guest::has_owner() => return Ok(Found::Other),
         Host::Failed => return Err(libc::ENETDOWN),
-        Host::Not => {}
+        Host::Not | Host::Other => {}
     }
     let settings = settings().ok_or(libc::ENETDOWN)?;
+    // The door decides who is the owner, so that all others wait until the owner's host has started.
+    let door = match Door::open_or(|| guest::connect().is_ok()) {
+        Ok(door) => Some(door),
+        Err(NoDoor::Taken) => {
+            *host = Host::Other;
+            return Ok(Found::Other);
+        }
+        Err(NoDoor::Impossible) => None,
+    };
     match start(settings) {
         Ok(net) => {
             *host = Host::Runs(net.clone());
-            relay::start(&net);
-            Ok(net)
+            relay::start(&net, door);
+            Ok(Found::Own(net))
         }
         Err(error) => {
             *host = Host::Failed;
@@ -176,6 +200,26 @@ pub(crate) fn host() -> Result<Net, c_int> {
     }
 }
 
+/// This process's own host.
+///
+/// # Errors
+/// As [`host`]; `ENETDOWN` if another process has it.
+pub(crate) fn own() -> Result<Net, c_int> {
+    match host()? {
+        Found::Own(net) => Ok(net),
+        Found::Other => Err(libc::ENETDOWN),
+    }
+}
+
+/// The process that had the host does not answer: the next call that needs one looks again.
+pub(crate) fn forget_owner() {
+    let host = process().host.lock();
+    let mut host = host.unwrap_or_else(PoisonError::into_inner);
+    if matches!(*host, Host::Other) {
+        *host = Host::Not;
+    }
+}
+
 /// The host, if it runs.
 pub(crate) fn running() -> Option<Net> {
     let _inside = signals::enter();
@@ -185,16 +229,13 @@ pub(crate) fn running() -> Option<Net> {
         .unwrap_or_else(PoisonError::into_inner)
     {
         Host::Runs(net) => Some(net.clone()),
-        Host::Not | Host::Failed => None,
+        Host::Not | Host::Other | Host::Failed => None,
     }
 }
 
 fn remedy(error: &std::io::Error) -> &'static str {
     match error.raw_os_error() {
-        Some(libc::EBUSY) => {
-            ": another process has the link; one process of those that `weir exec` starts can have \
-             it at a time"
-        }
+        Some(libc::EBUSY) => ": a process that this `weir exec` has not started has the link",
         Some(libc::EMFILE) => ": raise the limit of open files (ulimit -n)",
         Some(libc::EPERM) => ": the process has lost the right to open the link",
         _ => "",
@@ -263,6 +304,17 @@ fn is_open(fd: RawFd) -> bool {
 /// The least number of a hidden descriptor; 0 before it is chosen.
 static HIDDEN_FROM: AtomicI32 = AtomicI32::new(0);
 
+/// The limit of open files with hidden descriptors.
+static RAISED_TO: AtomicI32 = AtomicI32::new(0);
+
+/// Most sockets that are relayed at a time when a guest wants another: half of the hidden
+/// descriptors, of which each takes one, so that the owner's own sockets have the other half.
+pub(crate) fn relays_max() -> usize {
+    let from = hidden_from();
+    let hidden = RAISED_TO.load(Relaxed).saturating_sub(from);
+    usize::try_from(hidden / 2).unwrap_or(0).max(64)
+}
+
 /// Where hidden descriptors begin: behind those that the application may have, if the limit of
 /// open files can be raised, so that the application gets the numbers that it expects.
 fn hidden_from() -> RawFd {
@@ -279,6 +331,7 @@ fn hidden_from() -> RawFd {
     let hard = limit.maximum.unwrap_or(u64::MAX);
     // A socket has two descriptors besides the application's.
     let raised = soft.saturating_mul(3).saturating_add(64).min(hard);
+    RAISED_TO.store(i32::try_from(raised).unwrap_or(i32::MAX), Relaxed);
     let set = setrlimit(
         Resource::Nofile,
         Rlimit {
@@ -324,6 +377,8 @@ fn close_own(fd: OwnedFd) {
 pub(crate) enum Owner {
     Kernel,
     Weir(Net),
+    /// The kernel or weir, as the process says that has the host.
+    Other,
 }
 
 /// A socket's protocol by its type.
@@ -352,7 +407,9 @@ pub(crate) fn owner_of_local(at: SocketAddr, kind: c_int) -> Result<Owner, c_int
     {
         return Ok(Owner::Kernel);
     }
-    let net = host()?;
+    let Found::Own(net) = host()? else {
+        return Ok(Owner::Other);
+    };
     let ours = ip.is_unspecified() || ip.is_multicast() || net.addresses().contains(&ip);
     Ok(if ours {
         Owner::Weir(net)
@@ -378,7 +435,9 @@ pub(crate) fn owner_of_remote(to: SocketAddr, kind: c_int) -> Result<Owner, c_in
     {
         return Ok(Owner::Kernel);
     }
-    let net = host()?;
+    let Found::Own(net) = host()? else {
+        return Ok(Owner::Other);
+    };
     let for_all = ip == IpAddr::from([255; 4]) || ip.is_multicast();
     let reaches = for_all || ip.is_unspecified() || net.with_stack(|stack| stack.has_route(ip));
     Ok(if reaches {
@@ -388,7 +447,8 @@ pub(crate) fn owner_of_remote(to: SocketAddr, kind: c_int) -> Result<Owner, c_in
     })
 }
 
-/// Waits until no other process uses a socket of this one: the sockets would end with this process.
+/// Waits until no other process uses a socket of this one, or is about to: the sockets would end with
+/// this process.
 fn await_relays() {
     for fd in table::relays(0, usize::MAX) {
         table::forget_relay(fd);
@@ -397,10 +457,14 @@ fn await_relays() {
     }
     let began = Instant::now();
     let mut is_said = false;
-    while let Some(relays) = relay::running()
-        .map(|pump| pump.relays())
-        .filter(|n| *n > 0)
-    {
+    let used = || {
+        let pump = relay::running()?;
+        if pump.has_young_children() {
+            return Some(0);
+        }
+        Some(pump.close()).filter(|relays| *relays > 0)
+    };
+    while let Some(relays) = used() {
         if began.elapsed() >= RELAYS_SAID && !is_said {
             is_said = true;
             say(&format!(

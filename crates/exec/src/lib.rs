@@ -23,8 +23,8 @@
 //! | `host`, `ports` | the process's host; addresses that are bound |
 //! | `options`, `address` | socket options and addresses between C and Rust |
 //! | `signals`, `wait` | handlers, and waits that they interrupt |
-//! | `fork` | the child of a fork |
-//! | `relay` | sockets that other processes use |
+//! | `fork`, `exec_list` | the child of a fork; what a new program inherits |
+//! | `relay` | sockets that other processes use, and that they ask for |
 //! | `real` | the C library's own functions |
 //! | `stats`, `status` | counts; what `weir sockets` shows |
 //!
@@ -35,6 +35,7 @@
 
 mod address;
 mod calls;
+mod exec_list;
 mod fork;
 mod host;
 mod options;
@@ -50,7 +51,12 @@ mod table;
 mod wait;
 
 pub use calls::*;
-pub use fork::{execv, execve, execvp, execvpe, fexecve, posix_spawn_file_actions_adddup2, vfork};
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+pub use exec_list::{execl, execle, execlp};
+pub use fork::{
+    execv, execve, execvp, execvpe, fexecve, popen, posix_spawn, posix_spawn_file_actions_adddup2,
+    posix_spawnp, system, vfork,
+};
 pub use host::{OPTIONS, VARIABLE};
 pub use signals::{__sysv_signal, bsd_signal, sigaction, siginterrupt, signal, sysv_signal};
 

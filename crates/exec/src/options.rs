@@ -23,6 +23,17 @@ pub(crate) struct Recorded(Vec<((c_int, c_int), Vec<u8>)>);
 const RECORDED_MAX: usize = 64;
 
 impl Recorded {
+    /// Of another process's socket.
+    pub(crate) fn of(mut options: Vec<((c_int, c_int), Vec<u8>)>) -> Recorded {
+        options.truncate(RECORDED_MAX);
+        Recorded(options)
+    }
+
+    /// All options, with their values.
+    pub(crate) fn list(&self) -> Vec<((c_int, c_int), Vec<u8>)> {
+        self.0.clone()
+    }
+
     fn get(&self, option: (c_int, c_int)) -> Option<&[u8]> {
         let found = self.0.iter().find(|(other, _)| *other == option);
         found.map(|(_, value)| value.as_slice())

@@ -41,9 +41,19 @@ fn lock() -> MutexGuard<'static, Taken> {
 /// An address that is taken as long as this value lives.
 #[derive(Debug)]
 pub(crate) struct Reserved {
-    id: u64,
+    place: Place,
     at: SocketAddr,
     sharing: Sharing,
+}
+
+/// Where an address was taken, and by which number.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Place {
+    Here(u64),
+    /// In the process that owns the sockets.
+    Owner(u64),
+    /// Nowhere any more.
+    Gone,
 }
 
 /// Whether a packet could be for either address.
@@ -113,7 +123,33 @@ impl Reserved {
             sharing,
             listens: false,
         });
-        Ok(Reserved { id, at, sharing })
+        Ok(Reserved {
+            place: Place::Here(id),
+            at,
+            sharing,
+        })
+    }
+
+    /// An address that the owner of the sockets has taken for this process.
+    pub(crate) fn of_owner(number: u64, at: SocketAddr, sharing: Sharing) -> Reserved {
+        Reserved {
+            place: Place::Owner(number),
+            at,
+            sharing,
+        }
+    }
+
+    /// The number of an address that was taken at the owner, or else 0.
+    pub(crate) fn number(&self) -> u64 {
+        match self.place {
+            Place::Owner(number) => number,
+            Place::Here(_) | Place::Gone => 0,
+        }
+    }
+
+    /// Leaves the address taken: another socket has it now.
+    pub(crate) fn forget(mut self) {
+        self.place = Place::Gone;
     }
 
     /// The address, with its port.
@@ -131,10 +167,13 @@ impl Reserved {
     /// # Errors
     /// `EADDRINUSE` if another socket listens at the address.
     pub(crate) fn listen(&self) -> Result<(), c_int> {
+        let Place::Here(id) = self.place else {
+            return Ok(());
+        };
         let mut taken = lock();
         let listener = |entry: &&Entry| {
             let both = (self.sharing.both_versions, entry.sharing.both_versions);
-            entry.id != self.id
+            entry.id != id
                 && entry.listens
                 && overlap(self.at, both.0, entry.at, both.1)
                 && !(self.sharing.port && entry.sharing.port)
@@ -142,7 +181,7 @@ impl Reserved {
         if taken.entries.iter().any(|entry| listener(&entry)) {
             return Err(libc::EADDRINUSE);
         }
-        if let Some(entry) = taken.entries.iter_mut().find(|entry| entry.id == self.id) {
+        if let Some(entry) = taken.entries.iter_mut().find(|entry| entry.id == id) {
             entry.listens = true;
         }
         Ok(())
@@ -151,6 +190,10 @@ impl Reserved {
 
 impl Drop for Reserved {
     fn drop(&mut self) {
-        lock().entries.retain(|entry| entry.id != self.id);
+        match self.place {
+            Place::Here(id) => lock().entries.retain(|entry| entry.id != id),
+            Place::Owner(number) => crate::relay::guest::release(number),
+            Place::Gone => {}
+        }
     }
 }

@@ -176,7 +176,31 @@ real! {
         arguments: *const *const c_char,
         environment: *const *const c_char,
     ) -> c_int;
+    fn posix_spawn(
+        child: *mut libc::pid_t,
+        path: *const c_char,
+        actions: *const libc::posix_spawn_file_actions_t,
+        attributes: *const libc::posix_spawnattr_t,
+        arguments: *const *const c_char,
+        environment: *const *const c_char,
+    ) -> c_int;
+    fn posix_spawnp(
+        child: *mut libc::pid_t,
+        name: *const c_char,
+        actions: *const libc::posix_spawn_file_actions_t,
+        attributes: *const libc::posix_spawnattr_t,
+        arguments: *const *const c_char,
+        environment: *const *const c_char,
+    ) -> c_int;
+    fn system(line: *const c_char) -> c_int;
+    fn popen(line: *const c_char, mode: *const c_char) -> *mut libc::FILE;
     fn fdopen(fd: c_int, mode: *const c_char) -> *mut libc::FILE;
+}
+
+/// The C library's function of this name, for the functions of this library that go on to it with
+/// their arguments as they are.
+pub(crate) fn address_of(at: &AtomicPtr<c_void>, name: &'static std::ffi::CStr) -> *mut c_void {
+    next(at, name)
 }
 
 /// `fcntl(2)`, with its argument as a word.

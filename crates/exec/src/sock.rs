@@ -153,6 +153,39 @@ impl Sock {
         sock
     }
 
+    /// The socket `of` as the owner's relay keeps it, without descriptors; it takes the address.
+    pub(crate) fn kept(of: &Sock) -> Sock {
+        let sock = Sock::with(of.domain, of.kind, of.endpoint());
+        sock.set_opening(of.opening());
+        *lock(&sock.options) = lock(&of.options).clone();
+        *lock(&sock.reserved) = of.take_reserved();
+        sock
+    }
+
+    /// A socket of a guest that has become one of weir, with the options that were set.
+    pub(crate) fn with_endpoint(self, endpoint: Endpoint) -> Sock {
+        {
+            let mut now = self
+                .endpoint
+                .write()
+                .unwrap_or_else(PoisonError::into_inner);
+            *now = endpoint;
+        }
+        self.live.store(true, Release);
+        crate::options::apply_all(&self);
+        self
+    }
+
+    /// Takes the address of `bind(2)` away.
+    pub(crate) fn take_reserved(&self) -> Option<Reserved> {
+        lock(&self.reserved).take()
+    }
+
+    /// The descriptor's numbers.
+    pub(crate) fn fds(&self) -> Vec<c_int> {
+        lock(&self.fds).clone()
+    }
+
     /// Whether the socket is one of weir.
     pub(crate) fn is_live(&self) -> bool {
         self.live.load(Acquire)

@@ -189,6 +189,17 @@ impl List {
         self.add(&line, &[]);
     }
 
+    /// A UDP socket that several processes may use.
+    pub(crate) fn shared_datagrams(&mut self, sock: &Sock) {
+        if let Some(line) = line_of(sock) {
+            let line = Line {
+                is_shared: true,
+                ..line
+            };
+            self.add(&line, &[]);
+        }
+    }
+
     fn add(&mut self, line: &Line, fds: &[c_int]) {
         let address = |address: Option<SocketAddr>| match address {
             Some(address) => format!("\"{address}\""),

@@ -33,6 +33,8 @@ enum Kind {
     Leased = 3,
     /// The application's end of a relayed pair, which the kernel looks after.
     Relay = 4,
+    /// As above, of a UDP socket.
+    Datagrams = 5,
 }
 
 static KINDS: [AtomicU8; FDS_MAX] = [const { AtomicU8::new(Kind::Other as u8) }; FDS_MAX];
@@ -41,6 +43,9 @@ static HIDDEN: [AtomicU8; FDS_MAX / 8] = [const { AtomicU8::new(0) }; FDS_MAX / 
 
 /// Relayed descriptors whose error was reported, a bit each.
 static REPORTED: [AtomicU8; FDS_MAX / 8] = [const { AtomicU8::new(0) }; FDS_MAX / 8];
+
+/// Relayed descriptors of which `connect(2)` has not said that they are open, a bit each.
+static OPENING: [AtomicU8; FDS_MAX / 8] = [const { AtomicU8::new(0) }; FDS_MAX / 8];
 
 /// One more than the largest number of a descriptor that was ever entered.
 static END: AtomicUsize = AtomicUsize::new(0);
@@ -105,6 +110,7 @@ const OPEN: u8 = Kind::Open as u8;
 const LIVE: u8 = Kind::Live as u8;
 const LEASED: u8 = Kind::Leased as u8;
 const RELAY: u8 = Kind::Relay as u8;
+const DATAGRAMS: u8 = Kind::Datagrams as u8;
 
 /// Takes a leased socket; returns it if that is not possible.
 #[cold]
@@ -154,15 +160,24 @@ pub(crate) fn is_known(fd: c_int) -> bool {
 /// Whether the descriptor is the application's end of a relayed pair.
 #[inline]
 pub(crate) fn is_relay(fd: c_int) -> bool {
-    kind(fd) == RELAY
+    matches!(kind(fd), RELAY | DATAGRAMS)
 }
 
-/// Records that a descriptor is the application's end of a relayed pair.
-pub(crate) fn mark_relay(fd: c_int) {
+/// Whether the descriptor is the application's end of a relayed UDP socket.
+#[inline]
+pub(crate) fn is_datagrams(fd: c_int) -> bool {
+    kind(fd) == DATAGRAMS
+}
+
+/// Records that a descriptor is the application's end of a relayed pair; `is_datagrams` says of a
+/// UDP socket.
+pub(crate) fn mark_relay(fd: c_int, is_datagrams: bool) {
     if let Some(at) = index(fd) {
         END.fetch_max(at + 1, Relaxed);
         REPORTED[at / 8].fetch_and(!(1 << (at % 8)), Relaxed);
-        KINDS[at].store(RELAY, Release);
+        OPENING[at / 8].fetch_and(!(1 << (at % 8)), Relaxed);
+        let kind = if is_datagrams { DATAGRAMS } else { RELAY };
+        KINDS[at].store(kind, Release);
     }
 }
 
@@ -170,7 +185,30 @@ pub(crate) fn mark_relay(fd: c_int) {
 pub(crate) fn forget_relay(fd: c_int) {
     if let Some(at) = index(fd) {
         let other = Kind::Other as u8;
-        let _ = KINDS[at].compare_exchange(RELAY, other, Release, Relaxed);
+        for relay in [RELAY, DATAGRAMS] {
+            let _ = KINDS[at].compare_exchange(relay, other, Release, Relaxed);
+        }
+    }
+}
+
+/// Records whether `connect(2)` has yet to say that a relayed connection is open.
+pub(crate) fn set_opening(fd: c_int, is_opening: bool) {
+    if let Some(at) = index(fd) {
+        let bit = 1 << (at % 8);
+        if is_opening {
+            OPENING[at / 8].fetch_or(bit, Relaxed);
+        } else {
+            OPENING[at / 8].fetch_and(!bit, Relaxed);
+        }
+    }
+}
+
+/// Whether `connect(2)` has yet to say that a relayed connection is open.
+#[inline]
+pub(crate) fn is_opening(fd: c_int) -> bool {
+    match OPENING.get(fd as usize / 8) {
+        Some(bits) => bits.load(Relaxed) >> (fd as usize % 8) & 1 != 0,
+        None => false,
     }
 }
 
@@ -184,17 +222,17 @@ pub(crate) fn report_once(fd: c_int) -> bool {
 
 /// The descriptors from `first` to `last` that are relayed.
 pub(crate) fn relays(first: usize, last: usize) -> Vec<c_int> {
-    of_kind(first, last, RELAY)
+    of_kind(first, last, |kind| matches!(kind, RELAY | DATAGRAMS))
 }
 
 /// The descriptors that are leased.
 pub(crate) fn leased() -> Vec<c_int> {
-    of_kind(0, usize::MAX, LEASED)
+    of_kind(0, usize::MAX, |kind| kind == LEASED)
 }
 
-fn of_kind(first: usize, last: usize, wanted: u8) -> Vec<c_int> {
+fn of_kind(first: usize, last: usize, wanted: impl Fn(u8) -> bool) -> Vec<c_int> {
     let end = last.saturating_add(1).min(END.load(Relaxed));
-    let all = (first.min(end)..end).filter(|fd| KINDS[*fd].load(Relaxed) == wanted);
+    let all = (first.min(end)..end).filter(|fd| wanted(KINDS[*fd].load(Relaxed)));
     all.map(|fd| fd as c_int).collect()
 }
 
@@ -206,7 +244,7 @@ pub(crate) fn hand_over(fd: c_int, sock: &Sock, end: &OwnedFd) -> Result<(), c_i
         return Ok(());
     }
     crate::sock::replace(end.as_fd(), fd)?;
-    mark_relay(fd);
+    mark_relay(fd, sock.kind == libc::SOCK_DGRAM);
     let before = slot.take();
     drop(slot);
     // The caller has the socket, so that it does not end here.
@@ -233,7 +271,7 @@ pub(crate) fn insert(fd: c_int, sock: &Arc<Sock>) -> bool {
         let replaced = crate::sock::replace(end.as_fd(), fd);
         sock.remove_fd(fd);
         slot.take();
-        mark_relay(fd);
+        mark_relay(fd, sock.kind == libc::SOCK_DGRAM);
         drop(slot);
         drop(before);
         return replaced.is_ok();
@@ -289,7 +327,7 @@ pub(crate) fn begin_anew(inherit: impl Fn(c_int, bool) -> Option<Arc<Sock>>) {
     SLOTS.store(Box::into_raw(slots), Release);
     for (fd, kind) in KINDS.iter().enumerate().take(END.load(Relaxed)) {
         let was = kind.load(Relaxed);
-        if was == RELAY {
+        if matches!(was, RELAY | DATAGRAMS) {
             continue;
         }
         kind.store(Kind::Other as u8, Relaxed);

@@ -4,6 +4,8 @@
 mod common;
 #[path = "exec/fork.rs"]
 mod fork;
+#[path = "exec/guests.rs"]
+mod guests;
 #[path = "common/live.rs"]
 mod live;
 #[path = "common/tap.rs"]
@@ -18,6 +20,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 use tap::{HOST, KERNEL, Kernel, OURS, kernel_with};
 use weir_lab::net::Signal;
+use weir_lab::wait;
 
 const PEER: &str = include_str!("exec/peer.py");
 const OBSERVE: &str = include_str!("exec/observe.py");
@@ -530,22 +533,6 @@ fn what_cannot_work_is_refused_at_once() {
     // A program without sockets does not take the link.
     let ended = exec(&kernel, &["--stats"], &["true"]).end();
     assert_eq!((ended.code, &*ended.stderr), (Some(0), ""), "{ended:?}");
-    let script = "
-import os, socket
-datagrams = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-datagrams.settimeout(10)
-datagrams.connect(('192.0.2.1', 7))
-child = os.fork()
-if child == 0:
-    try:
-        datagrams.send(b'x')
-    except OSError as error:
-        print(error.strerror, flush=True)
-    os._exit(3)
-print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
-datagrams.send(b'x')
-print(datagrams.recv(1))
-";
     let peer = kernel.folder.write("peer.py", PEER.as_bytes());
     let _peer = kernel.server(&format!("python3 {peer}"), 7);
     // A connection by its first data would be one of the kernel's.
@@ -558,10 +545,14 @@ except OSError as error:
 ";
     let ended = exec(&kernel, &[], &["python3", "-c", fast]).end();
     assert_eq!(ended.stdout, "True\n", "{ended:?}");
+    // A link that a program of another `weir exec` has.
+    let script = "import socket; print(socket.create_server(('192.0.2.5', 4000)).accept())";
+    let _first = exec(&kernel, &[], &["python3", "-c", script]);
+    wait::until("the first program's address", || kernel.ping(OURS[0], 10));
     let ended = exec(&kernel, &[], &["python3", "-c", script]).end();
-    assert_eq!(ended.stdout, "Network is down\n3\nb'x'\n", "{ended:?}");
+    assert_eq!(ended.code, Some(1), "{ended:?}");
     assert!(
-        ended.stderr.contains("uses a UDP socket of the process"),
+        ended.stderr.contains("another program has it open"),
         "{ended:?}"
     );
 }

@@ -2,6 +2,7 @@
 
 use super::answer;
 use crate::host::{Owner, owner_of_remote};
+use crate::relay::{calls as relay, guest};
 use crate::signals;
 use crate::sock::{Endpoint, MOVED, Opening, Sock, errno};
 use crate::stats::{self, Call};
@@ -23,7 +24,10 @@ pub unsafe extern "C" fn connect(fd: c_int, to: *const sockaddr, len: socklen_t)
     let Some(sock) = table::any(fd) else {
         stats::kernels(Call::Connect);
         if table::is_relay(fd) {
-            return answer(Err(libc::EISCONN));
+            stats::weirs(Call::Connect);
+            // SAFETY: the caller's promise.
+            let remote = unsafe { address::read(to, len) };
+            return answer(relay::connect_again(fd, remote).map(|()| 0));
         }
         // SAFETY: the caller's promises.
         return unsafe { real::connect(fd, to, len) };
@@ -35,7 +39,9 @@ pub unsafe extern "C" fn connect(fd: c_int, to: *const sockaddr, len: socklen_t)
     let remote = unsafe { address::read(to, len) };
     let done = match remote {
         _ if family == libc::AF_UNSPEC && sock.is_live() => disconnect(&sock),
-        Ok(remote) if family == sock.domain => connect_to(&sock, remote),
+        Ok(remote) if family == sock.domain => {
+            guest::or_by_next_owner(|| connect_to(&sock, remote))
+        }
         Err(error) if sock.is_live() => Err(error),
         Ok(_) if sock.is_live() => Err(libc::EAFNOSUPPORT),
         // The kernel knows the error.
@@ -81,12 +87,13 @@ fn connect_to(sock: &Arc<Sock>, remote: SocketAddr) -> Result<bool, c_int> {
                 bind_in_kernel(sock)?;
                 Ok(false)
             }
+            Owner::Other => connect_as_guest(sock, remote),
             Owner::Weir(net) if sock.kind == libc::SOCK_STREAM => {
                 stats::socket(true);
                 open(sock, &net, remote).map(|()| true)
             }
             Owner::Weir(net) => {
-                let udp = super::opening::bind_udp(sock, &net, None)?;
+                let udp = super::opening::open_udp(sock, &net, None)?;
                 let to = at_loopback(address::unmapped(remote));
                 udp.connect(to).map_err(|error| errno(&error))?;
                 Ok(true)
@@ -107,8 +114,35 @@ fn connect_to(sock: &Arc<Sock>, remote: SocketAddr) -> Result<bool, c_int> {
     }
 }
 
+/// Connects a socket by the process that has the host; false if the kernel is to do it.
+fn connect_as_guest(sock: &Arc<Sock>, remote: SocketAddr) -> Result<bool, c_int> {
+    let is_stream = sock.kind == libc::SOCK_STREAM;
+    let is_ours = if is_stream {
+        guest::start(sock, remote)?
+    } else {
+        guest::datagrams(sock, None, Some(remote))?
+    };
+    if !is_ours {
+        bind_in_kernel(sock)?;
+        return Ok(false);
+    }
+    stats::socket(true);
+    let Some(fd) = sock.first_fd() else {
+        // Another thread has closed it.
+        return Err(libc::EBADF);
+    };
+    if !is_stream {
+        guest::set_peer(fd, remote)?;
+    } else if sock.nonblocking.load(Relaxed) {
+        return Err(libc::EINPROGRESS);
+    } else {
+        relay::await_open(fd, sock.timeout(false))?;
+    }
+    Ok(true)
+}
+
 /// The unspecified address stands for this host, as for the kernel.
-pub(super) fn at_loopback(to: SocketAddr) -> SocketAddr {
+pub(crate) fn at_loopback(to: SocketAddr) -> SocketAddr {
     match to.ip() {
         IpAddr::V4(ip) if ip.is_unspecified() => (Ipv4Addr::LOCALHOST, to.port()).into(),
         IpAddr::V6(ip) if ip.is_unspecified() => (Ipv6Addr::LOCALHOST, to.port()).into(),
@@ -140,6 +174,17 @@ fn bind_in_kernel(sock: &Sock) -> Result<(), c_int> {
 
 /// Opens a connection from a new socket, or from one whose connection has failed.
 fn open(sock: &Arc<Sock>, net: &Net, remote: SocketAddr) -> Result<(), c_int> {
+    let stream = start(sock, net, remote)?;
+    sock.set_opening(Opening::Waits);
+    sock.adopt(Endpoint::Stream(stream.clone()))?;
+    if sock.nonblocking.load(Relaxed) {
+        return Err(libc::EINPROGRESS);
+    }
+    opened(sock, &stream)
+}
+
+/// Begins a connection with the address and the options of a socket.
+pub(crate) fn start(sock: &Sock, net: &Net, remote: SocketAddr) -> Result<TcpStream, c_int> {
     let remote = at_loopback(address::unmapped(remote));
     if remote.is_ipv4() != (sock.domain == libc::AF_INET)
         && sock.is_on(libc::IPPROTO_IPV6, libc::IPV6_V6ONLY)
@@ -167,12 +212,7 @@ fn open(sock: &Arc<Sock>, net: &Net, remote: SocketAddr) -> Result<(), c_int> {
     set.map_err(|error| errno(&error))?;
     let stream = socket.start(remote).map_err(|error| errno(&error))?;
     let _ = stream.set_nonblocking(true);
-    sock.set_opening(Opening::Waits);
-    sock.adopt(Endpoint::Stream(stream.clone()))?;
-    if sock.nonblocking.load(Relaxed) {
-        return Err(libc::EINPROGRESS);
-    }
-    opened(sock, &stream)
+    Ok(stream)
 }
 
 /// Waits until the peer has answered.
@@ -245,7 +285,7 @@ fn again(sock: &Arc<Sock>, stream: &TcpStream, remote: SocketAddr) -> Result<(),
         Opening::Failed => match owner_of_remote(remote, sock.kind)? {
             Owner::Weir(net) => open(sock, &net, remote),
             // The socket was replaced; the kernel has none any more.
-            Owner::Kernel => Err(libc::ENETUNREACH),
+            Owner::Kernel | Owner::Other => Err(libc::ENETUNREACH),
         },
     }
 }
@@ -263,5 +303,58 @@ fn disconnect(sock: &Sock) -> Result<bool, c_int> {
         Endpoint::Foreign(_) => Err(crate::fork::refuse()),
         Endpoint::Relay(_) => Err(MOVED),
         Endpoint::Listener(_) | Endpoint::Open => Err(libc::EINVAL),
+    }
+}
+
+/// The socket of a call that sends to an address, which may decide whose the socket is; `None`
+/// if the kernel is to do the call.
+///
+/// # Errors
+/// As `connect(2)`; [`MOVED`] if the socket is now a relayed one; `EOPNOTSUPP` for `MSG_FASTOPEN` to
+/// an address of weir, as where Linux has it switched off.
+pub(super) fn sender(
+    fd: c_int,
+    to: Option<SocketAddr>,
+    flags: c_int,
+) -> Result<Option<Arc<Sock>>, c_int> {
+    let Some(sock) = table::any(fd) else {
+        return Ok(None);
+    };
+    if sock.is_live() {
+        return Ok(Some(sock));
+    }
+    let opens = sock.kind == libc::SOCK_STREAM;
+    let Some(to) = to.filter(|_| !opens || flags & libc::MSG_FASTOPEN != 0) else {
+        return Ok(None);
+    };
+    if to.is_ipv4() != (sock.domain == libc::AF_INET) {
+        return Ok(None);
+    }
+    guest::or_by_next_owner(|| decided(&sock, to))
+}
+
+/// As [`sender`], of a socket that is no one's yet.
+fn decided(sock: &Arc<Sock>, to: SocketAddr) -> Result<Option<Arc<Sock>>, c_int> {
+    let opens = sock.kind == libc::SOCK_STREAM;
+    match owner_of_remote(to, sock.kind)? {
+        Owner::Kernel => {
+            stats::socket(false);
+            sock.leave_to_kernel();
+            Ok(None)
+        }
+        Owner::Weir(_) | Owner::Other if opens => Err(libc::EOPNOTSUPP),
+        Owner::Weir(net) => {
+            super::opening::open_udp(sock, &net, None)?;
+            Ok(Some(Arc::clone(sock)))
+        }
+        Owner::Other if guest::datagrams(sock, None, Some(to))? => {
+            stats::socket(true);
+            Err(MOVED)
+        }
+        Owner::Other => {
+            stats::socket(false);
+            sock.leave_to_kernel();
+            Ok(None)
+        }
     }
 }

@@ -1,8 +1,8 @@
 //! Calls that carry data in one buffer or several: `read`, `write`, `recv`, `send` and their like.
 
-use super::connect::at_loopback;
+use super::connect::{at_loopback, sender};
 use super::length;
-use crate::relay::calls as relay;
+use crate::relay::{calls as relay, datagram_calls};
 use crate::signals;
 use crate::sock::{Endpoint, MOVED, Sock, errno};
 use crate::stats::{self, Call};
@@ -12,7 +12,6 @@ use libc::{c_int, c_void, iovec, size_t, sockaddr, socklen_t, ssize_t};
 use std::io::{self, IoSlice, IoSliceMut, Read, Write};
 use std::net::SocketAddr;
 use std::slice::{from_raw_parts, from_raw_parts_mut};
-use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use weir_socket::{TcpStream, UdpSocket};
 
@@ -370,45 +369,6 @@ fn is_broadcast(to: SocketAddr) -> bool {
     matches!(to, SocketAddr::V4(v4) if v4.ip().is_broadcast())
 }
 
-/// The socket of a call that sends to an address, which may decide whose the socket is; `None`
-/// if the kernel is to do the call.
-///
-/// # Errors
-/// As `connect(2)`; `EOPNOTSUPP` for `MSG_FASTOPEN` to an address of weir, as where Linux has it
-/// switched off.
-pub(super) fn sender(
-    fd: c_int,
-    to: Option<SocketAddr>,
-    flags: c_int,
-) -> Result<Option<Arc<Sock>>, c_int> {
-    use crate::host::{Owner, owner_of_remote};
-    let Some(sock) = table::any(fd) else {
-        return Ok(None);
-    };
-    if sock.is_live() {
-        return Ok(Some(sock));
-    }
-    let opens = sock.kind == libc::SOCK_STREAM;
-    let Some(to) = to.filter(|_| !opens || flags & libc::MSG_FASTOPEN != 0) else {
-        return Ok(None);
-    };
-    if to.is_ipv4() != (sock.domain == libc::AF_INET) {
-        return Ok(None);
-    }
-    match owner_of_remote(to, sock.kind)? {
-        Owner::Kernel => {
-            stats::socket(false);
-            sock.leave_to_kernel();
-            Ok(None)
-        }
-        Owner::Weir(_) if opens => Err(libc::EOPNOTSUPP),
-        Owner::Weir(net) => {
-            super::opening::bind_udp(&sock, &net, None)?;
-            Ok(Some(sock))
-        }
-    }
-}
-
 /// `read(2)`.
 ///
 /// # Safety
@@ -417,6 +377,10 @@ pub(super) fn sender(
 pub unsafe extern "C" fn read(fd: c_int, to: *mut c_void, len: size_t) -> ssize_t {
     let Some(sock) = table::live(fd) else {
         stats::kernels(Call::Read);
+        if table::is_datagrams(fd) {
+            // SAFETY: the caller's promises.
+            return unsafe { datagram_calls::read(fd, to, len, 0) };
+        }
         // SAFETY: the caller's promises.
         let count = unsafe { real::read(fd, to, len) };
         return relay::received(fd, len, count);
@@ -485,6 +449,10 @@ pub unsafe extern "C" fn write(fd: c_int, from: *const c_void, len: size_t) -> s
 pub unsafe extern "C" fn readv(fd: c_int, parts: *const iovec, count: c_int) -> ssize_t {
     let Some(sock) = table::live(fd) else {
         stats::kernels(Call::Read);
+        if let (true, Ok(count)) = (table::is_datagrams(fd), usize::try_from(count)) {
+            // SAFETY: the caller's promises.
+            return unsafe { datagram_calls::read_parts(fd, parts, count, 0) };
+        }
         // SAFETY: the caller's promises.
         let count = unsafe { real::readv(fd, parts, count) };
         return relay::received(fd, usize::MAX, count);
@@ -534,6 +502,10 @@ pub unsafe extern "C" fn writev(fd: c_int, parts: *const iovec, count: c_int) ->
 pub unsafe extern "C" fn recv(fd: c_int, to: *mut c_void, len: size_t, flags: c_int) -> ssize_t {
     let Some(sock) = table::live(fd) else {
         stats::kernels(Call::Receive);
+        if table::is_datagrams(fd) {
+            // SAFETY: the caller's promises.
+            return unsafe { datagram_calls::read(fd, to, len, flags) };
+        }
         // SAFETY: the caller's promises.
         let count = unsafe { real::recv(fd, to, len, flags) };
         return relay::received(fd, len, count);
@@ -579,6 +551,10 @@ pub unsafe extern "C" fn recvfrom(
 ) -> ssize_t {
     let Some(sock) = table::live(fd) else {
         stats::kernels(Call::Receive);
+        if table::is_datagrams(fd) {
+            // SAFETY: the caller's promises.
+            return unsafe { receive_from(fd, (to, len), flags, from, from_len) };
+        }
         if table::is_relay(fd) {
             if !from.is_null() && !from_len.is_null() {
                 // SAFETY: the caller's promise.
@@ -616,6 +592,40 @@ pub unsafe extern "C" fn recvfrom(
         }
         Ok(received.count)
     }))
+}
+
+/// `recvfrom(2)` of a relayed UDP socket.
+///
+/// # Safety
+/// As `recvfrom(2)`.
+unsafe fn receive_from(
+    fd: c_int,
+    (to, len): (*mut c_void, size_t),
+    flags: c_int,
+    from: *mut sockaddr,
+    from_len: *mut socklen_t,
+) -> ssize_t {
+    let has_name = !from.is_null() && !from_len.is_null();
+    let mut part = iovec {
+        iov_base: to,
+        iov_len: len,
+    };
+    // SAFETY: all fields of a zeroed message are valid.
+    let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
+    message.msg_iov = &raw mut part;
+    message.msg_iovlen = 1;
+    if has_name {
+        message.msg_name = from.cast();
+        // SAFETY: the caller's promise.
+        message.msg_namelen = unsafe { from_len.read_unaligned() };
+    }
+    // SAFETY: the caller's promises.
+    let count = unsafe { datagram_calls::receive_message(fd, &raw mut message, flags) };
+    if has_name && count >= 0 {
+        // SAFETY: the caller's promise.
+        unsafe { from_len.write_unaligned(message.msg_namelen) };
+    }
+    count
 }
 
 /// `recvfrom(2)`, as programs call it that are built with `_FORTIFY_SOURCE`.
@@ -692,7 +702,7 @@ pub unsafe extern "C" fn sendto(
             stats::kernels(Call::Send);
             if table::is_relay(fd) {
                 // SAFETY: the caller's promises.
-                return unsafe { relay::send(fd, from, len, flags) };
+                return unsafe { relay::send_to(fd, (from, len), flags, (to, to_len)) };
             }
             // SAFETY: the caller's promises.
             return unsafe { real::sendto(fd, from, len, flags, to, to_len) };

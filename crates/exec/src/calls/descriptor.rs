@@ -2,6 +2,7 @@
 
 use super::{answer, length};
 use crate::host;
+use crate::relay;
 use crate::signals;
 use crate::sock::{Endpoint, MOVED, Sock};
 use crate::stats::{self, Call};
@@ -124,7 +125,8 @@ pub unsafe extern "C" fn closefrom(first: c_int) {
 /// Enters `new`, a copy of the descriptor `fd`.
 fn copied(fd: c_int, sock: Option<Arc<Sock>>, new: c_int) -> c_int {
     if sock.is_none() && new >= 0 && table::is_relay(fd) {
-        table::mark_relay(new);
+        table::mark_relay(new, table::is_datagrams(fd));
+        table::set_opening(new, table::is_opening(fd));
     }
     let Some(sock) = sock.filter(|_| new >= 0) else {
         return new;
@@ -269,6 +271,12 @@ pub unsafe extern "C" fn fcntl64(fd: c_int, command: c_int, argument: usize) -> 
 pub unsafe extern "C" fn ioctl(fd: c_int, command: c_ulong, argument: usize) -> c_int {
     let Some(sock) = table::any(fd) else {
         stats::kernels(Call::Control);
+        if command == libc::FIONREAD && table::is_datagrams(fd) {
+            let value = relay::datagram_calls::readable(fd);
+            // SAFETY: the command takes a pointer to a number.
+            unsafe { (argument as *mut c_int).write_unaligned(value) };
+            return 0;
+        }
         // SAFETY: the caller's promises.
         return unsafe { real::ioctl(fd, command, argument) };
     };

@@ -1,9 +1,11 @@
 //! `recvmsg`, `sendmsg` and the calls for several messages.
 
-use super::data::{destination, receive, rooms, send_parts, sender, slices};
-use super::{answer, length};
+use super::connect::sender;
+use super::data::{destination, receive, rooms, send_parts, slices};
+use super::length;
+use crate::relay::datagram_calls;
 use crate::signals;
-use crate::sock::Sock;
+use crate::sock::{MOVED, Sock};
 use crate::stats::{self, Call};
 use crate::{address, host, real, relay, table};
 use libc::{c_int, c_uint, mmsghdr, msghdr, ssize_t, timespec};
@@ -21,6 +23,10 @@ const MESSAGES_MAX: c_uint = 1024;
 pub unsafe extern "C" fn recvmsg(fd: c_int, message: *mut msghdr, flags: c_int) -> ssize_t {
     let Some(sock) = table::live(fd) else {
         stats::kernels(Call::Receive);
+        if table::is_datagrams(fd) {
+            // SAFETY: the caller's promises.
+            return unsafe { datagram_calls::receive_message(fd, message, flags) };
+        }
         // SAFETY: the caller's promises.
         let count = unsafe { real::recvmsg(fd, message, flags) };
         if count < 0 || !host::is_configured() {
@@ -92,6 +98,11 @@ pub unsafe extern "C" fn sendmsg(fd: c_int, message: *const msghdr, flags: c_int
             // SAFETY: the caller's promises.
             let sent = unsafe { send_message(&sock, message, flags) };
             length(or_again!(inside, sent, sendmsg(fd, message, flags)))
+        }
+        Err(MOVED) => {
+            drop(inside);
+            // SAFETY: the caller's promises.
+            unsafe { sendmsg(fd, message, flags) }
         }
         Err(error) => length(Err(error)),
     }
@@ -192,7 +203,7 @@ unsafe fn recognise(message: *const msghdr) {
 }
 
 fn refuse_passing() -> c_int {
-    host::say("a UDP socket of weir cannot be passed to another process (SCM_RIGHTS)");
+    host::say("a socket of weir cannot be passed to another process: no descriptor is left");
     libc::EOPNOTSUPP
 }
 
@@ -208,13 +219,11 @@ pub unsafe extern "C" fn recvmmsg(
     flags: c_int,
     timeout: *mut timespec,
 ) -> c_int {
-    let Some(sock) = table::live(fd) else {
+    if table::live(fd).is_none() && !table::is_datagrams(fd) {
         stats::kernels(Call::Receive);
         // SAFETY: the caller's promises.
         return unsafe { real::recvmmsg(fd, messages, count, flags, timeout) };
-    };
-    let _inside = signals::enter();
-    stats::weirs(Call::Receive);
+    }
     let limit = if timeout.is_null() {
         None
     } else {
@@ -228,18 +237,13 @@ pub unsafe extern "C" fn recvmmsg(
         // SAFETY: the caller promises that many messages.
         let message = unsafe { &mut *messages.add(at as usize) };
         // SAFETY: as above.
-        let received = unsafe {
-            receive_message(
-                &sock,
-                &raw mut message.msg_hdr,
-                flags & !libc::MSG_WAITFORONE,
-            )
-        };
-        match received {
+        let received =
+            unsafe { recvmsg(fd, &raw mut message.msg_hdr, flags & !libc::MSG_WAITFORONE) };
+        match usize::try_from(received) {
             Ok(len) => message.msg_len = len as c_uint,
             // An error stays for the next call.
             Err(_) if at > 0 => return at as c_int,
-            Err(error) => return answer(Err(error)),
+            Err(_) => return -1,
         }
         if flags & libc::MSG_WAITFORONE != 0 {
             flags |= libc::MSG_DONTWAIT;
@@ -264,7 +268,7 @@ pub unsafe extern "C" fn sendmmsg(
     flags: c_int,
 ) -> c_int {
     let count = count.min(MESSAGES_MAX);
-    if table::any(fd).is_none() || count == 0 {
+    if table::any(fd).is_none() && !table::is_relay(fd) || count == 0 {
         stats::kernels(Call::Send);
         // SAFETY: the caller's promises.
         return unsafe { real::sendmmsg(fd, messages, count, flags) };

@@ -20,7 +20,7 @@ mod descriptor;
 mod file;
 mod message;
 mod naming;
-mod opening;
+pub(crate) mod opening;
 mod polling;
 
 pub use connect::connect;

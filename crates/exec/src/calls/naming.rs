@@ -1,7 +1,8 @@
 //! `getsockname`, `getpeername`, `getsockopt`, `setsockopt`, `shutdown`, `sockatmark`.
 
 use super::answer;
-use crate::relay::{self, name::Name};
+use crate::relay::name::{Kind, Name};
+use crate::relay::{self, guest};
 use crate::signals;
 use crate::sock::{Endpoint, MOVED, Opening, Sock, errno};
 use crate::stats::{self, Call};
@@ -22,10 +23,17 @@ pub unsafe extern "C" fn getsockname(fd: c_int, to: *mut sockaddr, len: *mut soc
     let known = table::any(fd).filter(|sock| sock.is_live() || sock.local().is_some());
     let Some(sock) = known else {
         let relayed = table::is_relay(fd).then(|| Name::of(fd)).flatten();
+        let relayed = relayed.map(|name| {
+            let own = address::shown(name.local, name.domain);
+            // A UDP socket's address changes with its peer.
+            let now = table::is_datagrams(fd)
+                .then(|| guest::names(fd).ok())
+                .flatten();
+            now.map_or(own, |(local, _)| local)
+        });
         drop(inside);
-        if let Some(name) = relayed {
+        if let Some(local) = relayed {
             stats::weirs(Call::Name);
-            let local = address::shown(name.local, name.domain);
             // SAFETY: the caller's promise.
             return answer(unsafe { address::write(local, to, len) }.map(|()| 0));
         }
@@ -55,9 +63,8 @@ pub unsafe extern "C" fn getpeername(fd: c_int, to: *mut sockaddr, len: *mut soc
             && let Some(name) = Name::of(fd)
         {
             stats::weirs(Call::Name);
-            let peer = name.peer.ok_or(libc::ENOTCONN);
+            let peer = relayed_peer(fd, name);
             return answer(peer.and_then(|peer| {
-                let peer = address::shown(peer, name.domain);
                 // SAFETY: the caller's promise.
                 unsafe { address::write(peer, to, len) }.map(|()| 0)
             }));
@@ -73,6 +80,19 @@ pub unsafe extern "C" fn getpeername(fd: c_int, to: *mut sockaddr, len: *mut soc
         // SAFETY: the caller's promise.
         unsafe { address::write(peer, to, len) }.map(|()| 0)
     }))
+}
+
+/// The peer of a relayed socket.
+fn relayed_peer(fd: c_int, name: Name) -> Result<SocketAddr, c_int> {
+    let _inside = signals::enter();
+    let peer = if name.kind == Kind::Datagrams {
+        guest::names(fd)?.1
+    } else if relay::calls::is_unopened(fd) {
+        None
+    } else {
+        name.peer.map(|peer| address::shown(peer, name.domain))
+    };
+    peer.ok_or(libc::ENOTCONN)
 }
 
 fn peer(sock: &Sock) -> Result<SocketAddr, c_int> {
@@ -116,9 +136,11 @@ pub unsafe extern "C" fn setsockopt(
         bytes
     };
     let Some(sock) = known.filter(|sock| sock.is_live()) else {
-        if table::is_relay(fd) && relay::calls::has_no_option(level) {
+        if table::is_relay(fd)
+            && let Some(set) = relay::calls::set_option(fd, (level, name), &bytes())
+        {
             stats::weirs(Call::Option);
-            return 0;
+            return answer(set.map(|()| 0));
         }
         stats::kernels(Call::Option);
         // SAFETY: the caller's promises.
@@ -158,9 +180,8 @@ pub unsafe extern "C" fn getsockopt(
             && let Some(known) = relay::calls::option(fd, (level, name))
         {
             stats::weirs(Call::Option);
-            let bytes = known.map(|number| number.to_ne_bytes());
             // SAFETY: the caller's promises.
-            return answer(bytes.and_then(|bytes| unsafe { give(&bytes, value, len) }));
+            return answer(known.and_then(|bytes| unsafe { give(&bytes, value, len) }));
         }
         stats::kernels(Call::Option);
         // SAFETY: the caller's promises.
@@ -199,8 +220,15 @@ unsafe fn give(bytes: &[u8], value: *mut c_void, len: *mut socklen_t) -> Result<
 pub unsafe extern "C" fn shutdown(fd: c_int, how: c_int) -> c_int {
     let Some(sock) = table::live(fd) else {
         stats::kernels(Call::Shutdown);
+        // As in Linux, one without a peer is shut down too, and the call fails.
+        let has_no_peer =
+            table::is_datagrams(fd) && guest::names(fd).is_ok_and(|(_, peer)| peer.is_none());
         // SAFETY: the caller's promises.
-        return unsafe { real::shutdown(fd, how) };
+        let shut = unsafe { real::shutdown(fd, how) };
+        if shut == 0 && has_no_peer {
+            return answer(Err(libc::ENOTCONN));
+        }
+        return shut;
     };
     let _inside = signals::enter();
     stats::weirs(Call::Shutdown);

@@ -1,9 +1,10 @@
 //! `socket`, `bind`, `listen`, `accept`.
 
 use super::answer;
-use crate::host::{self, Owner, owner_of_local};
+use crate::host::{self, Found, Owner, owner_of_local};
 use crate::ports::{Reserved, Sharing};
-use crate::relay::{self, name::Name};
+use crate::relay::name::{Kind, Name};
+use crate::relay::{self, guest};
 use crate::signals;
 use crate::sock::{Endpoint, MOVED, Sock, errno};
 use crate::stats::{self, Call};
@@ -14,7 +15,7 @@ use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::AsRawFd;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, PoisonError};
-use weir_socket::{Net, TcpSocket, UdpSocket};
+use weir_socket::{Net, TcpListener, TcpSocket, UdpSocket};
 use weir_stack::udp::UdpBind;
 
 /// `socket(2)`: the kernel's, until an address decides.
@@ -65,7 +66,7 @@ pub unsafe extern "C" fn bind(fd: c_int, to: *const sockaddr, len: socklen_t) ->
         SocketAddr::is_ipv6
     };
     let done = match local {
-        Ok(local) if family(&local) => bind_to(&sock, local),
+        Ok(local) if family(&local) => guest::or_by_next_owner(|| bind_to(&sock, local)),
         Err(error) if sock.is_live() => Err(error),
         Ok(_) if sock.is_live() => Err(libc::EINVAL),
         // The kernel knows the error.
@@ -105,12 +106,23 @@ fn bind_to(sock: &Arc<Sock>, local: SocketAddr) -> Result<bool, c_int> {
     drop(is_bound);
     match owner_of_local(local, sock.kind)? {
         Owner::Kernel => Ok(false),
+        Owner::Other => {
+            check_port(local.port())?;
+            if sock.kind == libc::SOCK_STREAM {
+                return guest::bind(sock, local);
+            }
+            let is_ours = guest::datagrams(sock, Some(local), None)?;
+            if is_ours {
+                stats::socket(true);
+            }
+            Ok(is_ours)
+        }
         Owner::Weir(net) => {
             check_port(local.port())?;
             if sock.kind == libc::SOCK_STREAM {
                 reserve(sock, local)?;
             } else {
-                bind_udp(sock, &net, Some(local))?;
+                open_udp(sock, &net, Some(local))?;
             }
             Ok(true)
         }
@@ -145,7 +157,8 @@ fn is_for_both(sock: &Sock) -> bool {
     sock.domain == libc::AF_INET6 && !sock.is_on(libc::IPPROTO_IPV6, libc::IPV6_V6ONLY)
 }
 
-fn sharing(sock: &Sock, local: SocketAddr) -> Sharing {
+/// How a socket shares its address, by its options.
+pub(crate) fn sharing(sock: &Sock, local: SocketAddr) -> Sharing {
     Sharing {
         address: sock.is_on(libc::SOL_SOCKET, libc::SO_REUSEADDR),
         port: sock.is_on(libc::SOL_SOCKET, libc::SO_REUSEPORT),
@@ -154,7 +167,7 @@ fn sharing(sock: &Sock, local: SocketAddr) -> Sharing {
 }
 
 /// Takes an address for a TCP socket.
-fn reserve(sock: &Sock, local: SocketAddr) -> Result<(), c_int> {
+pub(crate) fn reserve(sock: &Sock, local: SocketAddr) -> Result<(), c_int> {
     let local = address::unmapped(local);
     let reserved = Reserved::take(local, sharing(sock, local))?;
     *sock.reserved.lock().unwrap_or_else(PoisonError::into_inner) = Some(reserved);
@@ -162,8 +175,20 @@ fn reserve(sock: &Sock, local: SocketAddr) -> Result<(), c_int> {
 }
 
 /// Binds a UDP socket, which becomes one of weir: to `local`, or to any address and port.
-pub(super) fn bind_udp(
+pub(super) fn open_udp(
     sock: &Arc<Sock>,
+    net: &Net,
+    local: Option<SocketAddr>,
+) -> Result<UdpSocket, c_int> {
+    let udp = bind_udp(sock, net, local)?;
+    stats::socket(true);
+    sock.adopt(Endpoint::Udp(udp.clone()))?;
+    Ok(udp)
+}
+
+/// Binds a socket of weir with the options of `sock`: to `local`, or to any address and port.
+pub(crate) fn bind_udp(
+    sock: &Sock,
     net: &Net,
     local: Option<SocketAddr>,
 ) -> Result<UdpSocket, c_int> {
@@ -187,8 +212,6 @@ pub(super) fn bind_udp(
     };
     let udp = UdpSocket::bind_with(net, local, how).map_err(|error| errno(&error))?;
     let _ = udp.set_nonblocking(true);
-    stats::socket(true);
-    sock.adopt(Endpoint::Udp(udp.clone()))?;
     Ok(udp)
 }
 
@@ -200,7 +223,7 @@ pub(super) fn bind_udp(
 pub unsafe extern "C" fn listen(fd: c_int, backlog: c_int) -> c_int {
     let Some(sock) = table::any(fd) else {
         stats::kernels(Call::Listen);
-        if table::is_relay(fd) && Name::of(fd).is_some_and(|name| name.peer.is_none()) {
+        if table::is_relay(fd) && Name::of(fd).is_some_and(|name| name.kind == Kind::Listener) {
             // The backlog of a listener stays.
             return 0;
         }
@@ -209,7 +232,8 @@ pub unsafe extern "C" fn listen(fd: c_int, backlog: c_int) -> c_int {
     };
     let _inside = signals::enter();
     stats::weirs(Call::Listen);
-    answer(listen_on(&sock, backlog).map(|()| 0))
+    let listens = guest::or_by_next_owner(|| listen_on(&sock, backlog));
+    answer(listens.map(|()| 0))
 }
 
 fn listen_on(sock: &Arc<Sock>, backlog: c_int) -> Result<(), c_int> {
@@ -224,7 +248,20 @@ fn listen_on(sock: &Arc<Sock>, backlog: c_int) -> Result<(), c_int> {
         Endpoint::Foreign(_) => return Err(crate::fork::refuse()),
         Endpoint::Relay(_) => return Err(MOVED),
     }
-    let net = host::host()?;
+    let listener = match host::host()? {
+        Found::Own(net) => listener_of(sock, &net, backlog)?,
+        Found::Other => {
+            guest::listen(sock, backlog)?;
+            stats::socket(true);
+            return Ok(());
+        }
+    };
+    stats::socket(true);
+    sock.adopt(Endpoint::Listener(listener))
+}
+
+/// A listener at the address of a socket, or at a free one, with the socket's options.
+pub(crate) fn listener_of(sock: &Sock, net: &Net, backlog: c_int) -> Result<TcpListener, c_int> {
     let is_bound = {
         let reserved = sock.reserved.lock();
         reserved.unwrap_or_else(PoisonError::into_inner).is_some()
@@ -240,7 +277,7 @@ fn listen_on(sock: &Arc<Sock>, backlog: c_int) -> Result<(), c_int> {
     let reserved = sock.reserved.lock().unwrap_or_else(PoisonError::into_inner);
     let reserved_ref = reserved.as_ref().ok_or(libc::EINVAL)?;
     reserved_ref.listen()?;
-    let mut socket = TcpSocket::new(&net);
+    let mut socket = TcpSocket::new(net);
     let bound = socket.bind(reserved_ref.address());
     bound.map_err(|error| errno(&error))?;
     socket.set_only_v6(!reserved_ref.sharing().both_versions);
@@ -253,8 +290,7 @@ fn listen_on(sock: &Arc<Sock>, backlog: c_int) -> Result<(), c_int> {
     let backlog = usize::try_from(backlog).unwrap_or(4096).min(4096) + 1;
     let listener = socket.listen(backlog).map_err(|error| errno(&error))?;
     let _ = listener.set_nonblocking(true);
-    stats::socket(true);
-    sock.adopt(Endpoint::Listener(listener))
+    Ok(listener)
 }
 
 /// `accept(2)`.

@@ -1,18 +1,20 @@
 //! Calls of an application on its end of a relayed pair. The kernel does them; what differs from a
 //! socket of TCP is made up for here.
 
-use super::name::{self, Name};
+use super::datagram_calls;
+use super::guest;
+use super::name::{self, Kind, Name};
 use super::{Got, receive_passed};
 use crate::sock::last_errno;
 use crate::{address, real, signals, table};
-use libc::{c_int, c_void, iovec, msghdr, size_t, ssize_t};
+use libc::{c_int, c_short, c_void, iovec, msghdr, size_t, sockaddr, socklen_t, ssize_t};
 use std::mem::zeroed;
 use std::net::SocketAddr;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Pause of a call on a listener whose owner is gone, so that a server that goes on asking leaves
 /// the processor to others.
-const GONE_PAUSE: Duration = Duration::from_millis(50);
+pub(super) const GONE_PAUSE: Duration = Duration::from_millis(50);
 
 /// Why there is no more to read or to write: an error's number, once, or 0 for an orderly end.
 pub(crate) fn take_end(fd: c_int) -> c_int {
@@ -30,18 +32,136 @@ pub(crate) fn take_end(fd: c_int) -> c_int {
 }
 
 fn is_hung_up(fd: c_int) -> bool {
+    ready(fd, 0) & libc::POLLHUP != 0
+}
+
+/// What `poll(2)` says of a descriptor at once.
+fn ready(fd: c_int, events: c_short) -> c_short {
     let mut one = libc::pollfd {
         fd,
-        events: 0,
+        events,
         revents: 0,
     };
     // SAFETY: one descriptor is given.
     let polled = unsafe { real::poll(&raw mut one, 1, 0) };
-    polled > 0 && one.revents & libc::POLLHUP != 0
+    if polled > 0 { one.revents } else { 0 }
+}
+
+/// Whether a connection that `connect(2)` has begun has neither opened nor failed.
+fn is_waiting(fd: c_int) -> bool {
+    table::is_opening(fd) && ready(fd, libc::POLLOUT) == 0
+}
+
+/// Whether a connection has not opened, as far as is known.
+pub(crate) fn is_unopened(fd: c_int) -> bool {
+    is_waiting(fd) || has_failed(fd)
+}
+
+/// Waits until a connection has opened, up to a time limit; then no call says any more that it is
+/// opening.
+///
+/// # Errors
+/// Why it has failed; `EINPROGRESS` after the time limit; `EINTR` after a signal whose handler was
+/// not installed with `SA_RESTART`.
+pub(crate) fn await_open(fd: c_int, limit: Option<Duration>) -> Result<(), c_int> {
+    let interrupts = signals::interrupts();
+    let deadline = limit.and_then(|limit| Instant::now().checked_add(limit));
+    while is_waiting(fd) {
+        let left = deadline.map(|at| at.saturating_duration_since(Instant::now()));
+        if left == Some(Duration::ZERO) {
+            return Err(libc::EINPROGRESS);
+        }
+        let time_ms = left.map_or(-1, |left| left.as_millis().min(1 << 30) as c_int + 1);
+        let mut one = libc::pollfd {
+            fd,
+            events: libc::POLLOUT,
+            revents: 0,
+        };
+        // SAFETY: one descriptor is given.
+        signals::outside(|| unsafe { real::poll(&raw mut one, 1, time_ms) });
+        if signals::interrupts() != interrupts {
+            return Err(libc::EINTR);
+        }
+    }
+    if !has_failed(fd) {
+        table::set_opening(fd, false);
+    }
+    match take_error(fd) {
+        0 => Ok(()),
+        error => Err(error),
+    }
+}
+
+/// Whether a connection that `connect(2)` has begun has failed.
+fn has_failed(fd: c_int) -> bool {
+    table::is_opening(fd) && is_hung_up(fd) && name::said_end(fd) != Some(0)
+}
+
+/// `connect(2)` of a descriptor that is relayed already.
+pub(crate) fn connect_again(fd: c_int, to: Result<SocketAddr, c_int>) -> Result<(), c_int> {
+    let _inside = signals::enter();
+    if table::is_datagrams(fd) {
+        return match to {
+            // The stack cannot undo it.
+            Err(libc::EAFNOSUPPORT) => Err(libc::EOPNOTSUPP),
+            to => guest::set_peer(fd, to?),
+        };
+    }
+    if !table::is_opening(fd) {
+        return Err(libc::EISCONN);
+    }
+    let is_nonblocking = is_nonblocking(fd);
+    if is_waiting(fd) && is_nonblocking {
+        return Err(libc::EALREADY);
+    }
+    let had_failed = has_failed(fd);
+    await_open(fd, None)?;
+    if !had_failed {
+        return Ok(());
+    }
+    // Its error was reported: the socket connects anew.
+    guest::restart(fd, to?)?;
+    if is_nonblocking {
+        return Err(libc::EINPROGRESS);
+    }
+    await_open(fd, None)
+}
+
+fn is_nonblocking(fd: c_int) -> bool {
+    // SAFETY: the command takes no pointer.
+    let flags = unsafe { real::fcntl(fd, libc::F_GETFL, 0) };
+    flags >= 0 && flags & libc::O_NONBLOCK != 0
+}
+
+/// `SO_ERROR` of a connection, once.
+fn take_error(fd: c_int) -> c_int {
+    if !is_hung_up(fd) {
+        return 0;
+    }
+    // The kernel's own error of the pair, which stands for the connection's, is taken with it.
+    let _ = int_option(fd, libc::SO_ERROR);
+    take_end(fd)
+}
+
+/// A number among the options of the Unix socket.
+pub(super) fn int_option(fd: c_int, name: c_int) -> Option<c_int> {
+    let mut value: c_int = 0;
+    let mut len = size_of::<c_int>() as libc::socklen_t;
+    let to = (&raw mut value).cast();
+    // SAFETY: the value has the stated length.
+    let got = unsafe { real::getsockopt(fd, libc::SOL_SOCKET, name, to, &raw mut len) };
+    (got == 0).then_some(value)
+}
+
+/// Sets a number among the options of the Unix socket.
+pub(super) fn set_int(fd: c_int, name: c_int, value: c_int) {
+    let len = size_of::<c_int>() as libc::socklen_t;
+    // SAFETY: the value has the stated length.
+    unsafe { real::setsockopt(fd, libc::SOL_SOCKET, name, (&raw const value).cast(), len) };
 }
 
 /// Whether the process that made the pair lives (`SO_PEERCRED`).
-fn is_owner_alive(fd: c_int) -> bool {
+pub(super) fn is_owner_alive(fd: c_int) -> bool {
     // SAFETY: all fields of zeroed credentials are valid.
     let mut about: libc::ucred = unsafe { zeroed() };
     let mut len = size_of::<libc::ucred>() as libc::socklen_t;
@@ -73,7 +193,8 @@ fn is_ending(stat: &str) -> bool {
 
 /// The result of a call that receives: the end of a connection that has failed is its error.
 pub(crate) fn received(fd: c_int, wanted: usize, count: ssize_t) -> ssize_t {
-    if count != 0 || wanted == 0 || !table::is_relay(fd) {
+    let is_end = count == 0 && wanted > 0;
+    if count > 0 || !table::is_relay(fd) || !is_end && last_errno() != libc::ECONNRESET {
         return count;
     }
     let _inside = signals::enter();
@@ -88,6 +209,19 @@ pub(crate) fn received(fd: c_int, wanted: usize, count: ssize_t) -> ssize_t {
 /// # Safety
 /// `message` is valid.
 pub(crate) unsafe fn send_message(fd: c_int, message: *const msghdr, flags: c_int) -> ssize_t {
+    if table::is_datagrams(fd) {
+        // SAFETY: the caller's promise.
+        return unsafe { datagram_calls::send_message(fd, message, flags) };
+    }
+    if table::is_opening(fd) {
+        let _inside = signals::enter();
+        if is_waiting(fd) && (flags & libc::MSG_DONTWAIT != 0 || is_nonblocking(fd)) {
+            return crate::calls::length(Err(libc::EAGAIN));
+        }
+        if let Err(error) = await_open(fd, None) {
+            return crate::calls::length(Err(error));
+        }
+    }
     // SAFETY: the caller's promise.
     let mut copy = unsafe { *message };
     // A connection has its peer already.
@@ -118,12 +252,32 @@ pub(crate) unsafe fn send_message(fd: c_int, message: *const msghdr, flags: c_in
 /// # Safety
 /// `len` bytes can be read at `from`.
 pub(crate) unsafe fn send(fd: c_int, from: *const c_void, len: size_t, flags: c_int) -> ssize_t {
-    let part = iovec {
+    // SAFETY: the caller's promise.
+    unsafe { send_to(fd, (from, len), flags, (std::ptr::null(), 0)) }
+}
+
+/// As [`send_message`], for one buffer and a destination, which may be null.
+///
+/// # Safety
+/// `len` bytes can be read at `from`, and the destination has the stated length.
+pub(crate) unsafe fn send_to(
+    fd: c_int,
+    (from, len): (*const c_void, size_t),
+    flags: c_int,
+    (to, to_len): (*const sockaddr, socklen_t),
+) -> ssize_t {
+    let mut part = iovec {
         iov_base: from.cast_mut(),
         iov_len: len,
     };
+    // SAFETY: all fields of a zeroed message are valid.
+    let mut message: msghdr = unsafe { zeroed() };
+    message.msg_iov = &raw mut part;
+    message.msg_iovlen = 1;
+    message.msg_name = to.cast_mut().cast();
+    message.msg_namelen = to_len;
     // SAFETY: the caller's promise.
-    unsafe { send_parts(fd, &raw const part, 1, flags) }
+    unsafe { send_message(fd, &raw const message, flags) }
 }
 
 /// As [`send_message`], for several buffers.
@@ -146,7 +300,10 @@ pub(crate) unsafe fn send_parts(
 
 /// Accepts a connection from a listener's pair: its descriptor and its peer.
 pub(crate) fn accept(fd: c_int, name: Name, flags: c_int) -> Result<(c_int, SocketAddr), c_int> {
-    if name.peer.is_some() || flags & !(libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC) != 0 {
+    if name.kind == Kind::Datagrams {
+        return Err(libc::EOPNOTSUPP);
+    }
+    if name.kind == Kind::Connection || flags & !(libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC) != 0 {
         return Err(libc::EINVAL);
     }
     let cloexec = if flags & libc::SOCK_CLOEXEC != 0 {
@@ -175,32 +332,63 @@ pub(crate) fn accept(fd: c_int, name: Name, flags: c_int) -> Result<(c_int, Sock
         // SAFETY: the command takes a number.
         unsafe { real::fcntl(new, libc::F_SETFL, libc::O_NONBLOCK as usize) };
     }
-    table::mark_relay(new);
+    table::mark_relay(new, false);
     Ok((new, address::shown(peer, name.domain)))
 }
 
-/// The value of an option that a Unix socket has differently; `None` if the kernel is to answer.
-pub(crate) fn option(fd: c_int, (level, option): (c_int, c_int)) -> Option<Result<c_int, c_int>> {
-    let name = Name::of(fd)?;
-    match (level, option) {
-        (libc::SOL_SOCKET, libc::SO_DOMAIN) => Some(Ok(name.domain)),
-        (libc::SOL_SOCKET, libc::SO_PROTOCOL) => Some(Ok(libc::IPPROTO_TCP)),
-        (libc::SOL_SOCKET, libc::SO_TYPE) => Some(Ok(libc::SOCK_STREAM)),
-        (libc::SOL_SOCKET, libc::SO_ACCEPTCONN) => Some(Ok(name.peer.is_none().into())),
-        (libc::SOL_SOCKET, libc::SO_ERROR) if name.peer.is_some() && is_hung_up(fd) => {
-            Some(Ok(take_end(fd)))
-        }
-        (libc::IPPROTO_TCP, libc::TCP_NODELAY) => Some(Ok(1)),
-        (libc::IPPROTO_TCP, libc::TCP_INFO) => Some(Err(libc::ENOPROTOOPT)),
-        (libc::IPPROTO_TCP | libc::IPPROTO_IP | libc::IPPROTO_IPV6, _) => Some(Ok(0)),
-        _ => None,
+/// Options of which a relayed connection has its own: the relay gathers no bytes.
+const OF_RELAY: &[c_int] = &[libc::TCP_NODELAY, libc::TCP_CORK, libc::TCP_QUICKACK];
+
+/// Whether the owner has an option, rather than the Unix socket.
+fn is_owners((level, option): (c_int, c_int)) -> bool {
+    match level {
+        libc::IPPROTO_TCP => !OF_RELAY.contains(&option),
+        libc::IPPROTO_IP | libc::IPPROTO_IPV6 => true,
+        libc::SOL_SOCKET => matches!(
+            option,
+            libc::SO_KEEPALIVE | libc::SO_LINGER | libc::SO_BROADCAST
+        ),
+        _ => false,
     }
 }
 
-/// Whether an option is one that the kernel's Unix sockets do not have.
-pub(crate) fn has_no_option(level: c_int) -> bool {
-    matches!(
-        level,
-        libc::IPPROTO_TCP | libc::IPPROTO_IP | libc::IPPROTO_IPV6
-    )
+/// The value of an option that a Unix socket has differently; `None` if the kernel is to answer.
+pub(crate) fn option(fd: c_int, option: (c_int, c_int)) -> Option<Result<Vec<u8>, c_int>> {
+    let name = Name::of(fd)?;
+    let is_datagrams = name.kind == Kind::Datagrams;
+    let number = match option {
+        (libc::SOL_SOCKET, libc::SO_DOMAIN) => name.domain,
+        (libc::SOL_SOCKET, libc::SO_PROTOCOL) if is_datagrams => libc::IPPROTO_UDP,
+        (libc::SOL_SOCKET, libc::SO_PROTOCOL) => libc::IPPROTO_TCP,
+        (libc::SOL_SOCKET, libc::SO_TYPE) if is_datagrams => libc::SOCK_DGRAM,
+        (libc::SOL_SOCKET, libc::SO_TYPE) => libc::SOCK_STREAM,
+        (libc::SOL_SOCKET, libc::SO_ACCEPTCONN) => (name.kind == Kind::Listener).into(),
+        (libc::SOL_SOCKET, libc::SO_ERROR) if is_datagrams => datagram_calls::take_error(fd),
+        (libc::SOL_SOCKET, libc::SO_ERROR) if name.peer.is_some() => take_error(fd),
+        (libc::IPPROTO_TCP, libc::TCP_NODELAY) => 1,
+        (libc::IPPROTO_TCP, own) if OF_RELAY.contains(&own) => 0,
+        _ if is_owners(option) => return Some(guest::get(fd, option)),
+        _ => return None,
+    };
+    Some(Ok(number.to_ne_bytes().to_vec()))
+}
+
+/// Sets an option that a Unix socket has differently; `None` if the kernel is to do it.
+pub(crate) fn set_option(
+    fd: c_int,
+    option: (c_int, c_int),
+    value: &[u8],
+) -> Option<Result<(), c_int>> {
+    let _inside = signals::enter();
+    if option == (libc::SOL_SOCKET, libc::SO_BROADCAST) {
+        // A call that sends looks at it here.
+        let value = value
+            .first_chunk()
+            .map_or(0, |bytes| c_int::from_ne_bytes(*bytes));
+        set_int(fd, libc::SO_BROADCAST, value);
+    }
+    if is_owners(option) {
+        return Some(guest::set(fd, option, value));
+    }
+    (option.0 == libc::IPPROTO_TCP).then_some(Ok(()))
 }

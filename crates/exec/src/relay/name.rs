@@ -7,56 +7,46 @@
 //! owner's end is closed then.
 //!
 //! ```text
-//!  application's end   "weir-relay", kind, family, local address, peer's address, 16 random bytes
+//!  application's end   "weir-relay", kind, family, local address, peer's address, key
 //!  owner's end         "weir-ended", errno or 0, 16 random bytes
 //! ```
+//!
+//! The key is 16 random bytes, by which a process names the socket in requests to its owner. A UDP
+//! socket's peer can change, and is not in the name: the owner knows it.
 
+use super::protocol::{ADDRESS, KEY, Key, put_address, take_address};
 use crate::real;
 use libc::{c_int, sockaddr, socklen_t};
-use std::net::{IpAddr, Ipv6Addr, SocketAddr, SocketAddrV6};
+use std::net::SocketAddr;
 use std::os::fd::{AsRawFd, OwnedFd};
 
 const RELAY: &[u8] = b"\0weir-relay";
 const ENDED: &[u8] = b"\0weir-ended";
-/// Length of an address: IP, transport port, scope.
-const ADDRESS: usize = 16 + 2 + 4;
-/// Length of random bytes, which make a name the only one of its kind.
-const RANDOM: usize = 16;
+/// The kind of a relayed socket.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Kind {
+    Listener,
+    Connection,
+    Datagrams,
+}
 
 /// What a relayed descriptor stands for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Name {
+    pub(crate) kind: Kind,
     /// `AF_INET` or `AF_INET6`.
     pub(crate) domain: c_int,
     /// The local address, as the stack knows it.
     pub(crate) local: SocketAddr,
-    /// The peer's address; `None` for a listener.
+    /// The peer's address, of a connection alone.
     pub(crate) peer: Option<SocketAddr>,
+    /// New for [`Name::give`].
+    pub(crate) key: Key,
 }
 
-fn put(bytes: &mut Vec<u8>, address: SocketAddr) {
-    let (ip, scope) = match address {
-        SocketAddr::V4(v4) => (v4.ip().to_ipv6_mapped(), 0),
-        SocketAddr::V6(v6) => (*v6.ip(), v6.scope_id()),
-    };
-    bytes.extend(ip.octets());
-    bytes.extend(address.port().to_be_bytes());
-    bytes.extend(scope.to_be_bytes());
-}
-
-fn take(bytes: &[u8]) -> Option<SocketAddr> {
-    let ip: [u8; 16] = bytes.get(..16)?.try_into().ok()?;
-    let port = u16::from_be_bytes(bytes.get(16..18)?.try_into().ok()?);
-    let scope = u32::from_be_bytes(bytes.get(18..ADDRESS)?.try_into().ok()?);
-    let ip = Ipv6Addr::from(ip);
-    Some(match IpAddr::V6(ip).to_canonical() {
-        IpAddr::V4(v4) => (v4, port).into(),
-        IpAddr::V6(v6) => SocketAddrV6::new(v6, port, 0, scope).into(),
-    })
-}
-
-fn random() -> [u8; RANDOM] {
-    let mut bytes = [0; RANDOM];
+/// Random bytes, which make a name the only one of its kind.
+pub(super) fn random() -> Key {
+    let mut bytes = [0; KEY];
     let _ = rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty());
     bytes
 }
@@ -65,15 +55,21 @@ impl Name {
     fn to_bytes(self) -> Vec<u8> {
         let mut bytes = RELAY.to_vec();
         let family = if self.domain == libc::AF_INET6 { 6 } else { 4 };
-        bytes.extend([u8::from(self.peer.is_some()), family]);
-        put(&mut bytes, self.local);
-        put(&mut bytes, self.peer.unwrap_or(self.local));
+        let kind = match self.kind {
+            Kind::Listener => 0,
+            Kind::Connection => 1,
+            Kind::Datagrams => 2,
+        };
+        bytes.extend([kind, family]);
+        put_address(&mut bytes, self.local);
+        put_address(&mut bytes, self.peer.unwrap_or(self.local));
+        bytes.extend(self.key);
         bytes
     }
 
     fn from_bytes(bytes: &[u8]) -> Option<Name> {
         let bytes = bytes.strip_prefix(RELAY)?;
-        if bytes.len() != 2 + 2 * ADDRESS + RANDOM {
+        if bytes.len() != 2 + 2 * ADDRESS + KEY {
             return None;
         }
         let (head, bytes) = bytes.split_at(2);
@@ -82,15 +78,19 @@ impl Name {
             6 => libc::AF_INET6,
             _ => return None,
         };
-        let peer = take(&bytes[ADDRESS..])?;
+        let kind = match head[0] {
+            0 => Kind::Listener,
+            1 => Kind::Connection,
+            2 => Kind::Datagrams,
+            _ => return None,
+        };
+        let peer = take_address(&bytes[ADDRESS..])?;
         Some(Name {
+            kind,
             domain,
-            local: take(bytes)?,
-            peer: match head[0] {
-                0 => None,
-                1 => Some(peer),
-                _ => return None,
-            },
+            local: take_address(bytes)?,
+            peer: (kind == Kind::Connection).then_some(peer),
+            key: *bytes.last_chunk()?,
         })
     }
 
@@ -99,9 +99,7 @@ impl Name {
     /// # Errors
     /// If the system refuses it.
     pub(super) fn give(self, fd: &OwnedFd) -> Result<(), c_int> {
-        let mut bytes = self.to_bytes();
-        bytes.extend(random());
-        bind(fd, &bytes)
+        bind(fd, &self.to_bytes())
     }
 
     /// What the other end of a pair stands for.
@@ -148,9 +146,18 @@ pub(crate) fn said_end(fd: c_int) -> Option<c_int> {
     (0..4096).contains(&error).then_some(error)
 }
 
-const ROOM: usize = size_of::<libc::sockaddr_un>();
+pub(super) const ROOM: usize = size_of::<libc::sockaddr_un>();
 /// Where the name begins in `struct sockaddr_un`.
 const PATH: usize = size_of::<libc::sa_family_t>();
+
+/// The socket address of an abstract name, and its length.
+pub(super) fn address(name: &[u8]) -> ([u8; ROOM], socklen_t) {
+    let mut bytes = [0_u8; ROOM];
+    let family = libc::AF_UNIX as libc::sa_family_t;
+    bytes[..PATH].copy_from_slice(&family.to_ne_bytes());
+    bytes[PATH..PATH + name.len()].copy_from_slice(name);
+    (bytes, (PATH + name.len()) as socklen_t)
+}
 
 /// The name that `ask` writes, if it is of a Unix socket.
 fn named(
@@ -168,11 +175,7 @@ fn named(
 }
 
 fn bind(fd: &OwnedFd, name: &[u8]) -> Result<(), c_int> {
-    let mut bytes = [0_u8; ROOM];
-    let family = libc::AF_UNIX as libc::sa_family_t;
-    bytes[..PATH].copy_from_slice(&family.to_ne_bytes());
-    bytes[PATH..PATH + name.len()].copy_from_slice(name);
-    let len = (PATH + name.len()) as socklen_t;
+    let (bytes, len) = address(name);
     // SAFETY: the buffer is as long.
     match unsafe { real::bind(fd.as_raw_fd(), bytes.as_ptr().cast(), len) } {
         0 => Ok(()),

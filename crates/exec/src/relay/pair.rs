@@ -1,8 +1,9 @@
 //! One relayed connection: bytes between a stream and the owner's end of the pair.
 
 use super::name;
+use super::protocol::Key;
 use super::pump::Interest;
-use crate::sock::errno;
+use crate::sock::{Sock, errno};
 use libc::c_int;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
@@ -60,10 +61,40 @@ enum End {
     Unread,
 }
 
+/// Bytes of a plug that are written at a time.
+const PLUG: usize = 32 << 10;
+
+/// Fills the application's end, so that it is not writable until the owner has taken the plug off:
+/// a connection becomes writable when it is open, or has failed. Returns the plug's length.
+pub(super) fn plug(end: &OwnedFd) -> Result<usize, c_int> {
+    let mut len = 0;
+    loop {
+        let mut fds = [PollFd::new(end, PollFlags::OUT)];
+        let polled = poll(&mut fds, Some(&NONE)).map_err(Errno::raw_os_error)?;
+        if polled == 0 {
+            return Ok(len);
+        }
+        match send(end, &[0; PLUG], SendFlags::DONTWAIT | SendFlags::NOSIGNAL) {
+            Ok(count) => len += count,
+            Err(Errno::AGAIN) => return Ok(len),
+            Err(error) => return Err(error.raw_os_error()),
+        }
+    }
+}
+
+const NONE: Timespec = Timespec {
+    tv_sec: 0,
+    tv_nsec: 0,
+};
+
 /// A connection and the owner's end of its pair.
 pub(super) struct Pair {
+    sock: Sock,
     stream: TcpStream,
     fd: OwnedFd,
+    key: Key,
+    /// Bytes that lie before the application's, until the connection is open.
+    plug: usize,
     /// To the network, and to the application.
     up: Rest,
     down: Rest,
@@ -74,10 +105,13 @@ pub(super) struct Pair {
 }
 
 impl Pair {
-    pub(super) fn new(stream: TcpStream, fd: OwnedFd) -> Pair {
+    pub(super) fn new(sock: Sock, stream: TcpStream, fd: OwnedFd, key: Key, plug: usize) -> Pair {
         Pair {
+            sock,
             stream,
             fd,
+            key,
+            plug,
             up: Rest::default(),
             down: Rest::default(),
             up_done: false,
@@ -88,6 +122,10 @@ impl Pair {
 
     pub(super) fn fd(&self) -> &OwnedFd {
         &self.fd
+    }
+
+    pub(super) fn socket(&self) -> (&Key, &Sock) {
+        (&self.key, &self.sock)
     }
 
     pub(super) fn stream(&self) -> &TcpStream {
@@ -102,6 +140,16 @@ impl Pair {
         scratch: &mut [u8],
         again: &mut bool,
     ) -> Option<Interest> {
+        if self.plug > 0 {
+            match self.open(context, scratch) {
+                Ok(true) => {}
+                Ok(false) => return Some(Interest::default()),
+                Err(end) => {
+                    self.end(&end);
+                    return None;
+                }
+            }
+        }
         let copied = self.copy_down(context, scratch, again);
         let copied = copied.and_then(|()| self.copy_up(context, scratch, again));
         let copied = copied.and_then(|()| self.look());
@@ -117,13 +165,38 @@ impl Pair {
         }
     }
 
+    /// Whether the connection is open; the plug is off then. It stays on if the connection fails:
+    /// with it unread, the close is an error at the application's end (`POLLERR`).
+    fn open(&mut self, context: &mut Context<'_>, scratch: &mut [u8]) -> Result<bool, End> {
+        match self.stream.poll_opened(context) {
+            Poll::Ready(Ok(())) => {}
+            Poll::Ready(Err(error)) => return Err(End::Failed(errno(&error))),
+            // Nothing was sent yet that the peer could miss.
+            Poll::Pending if self.is_hung_up() => return Err(End::Unread),
+            Poll::Pending => return Ok(false),
+        }
+        while self.plug > 0 {
+            let room = self.plug.min(scratch.len());
+            match recv(&self.fd, &mut scratch[..room], RecvFlags::DONTWAIT) {
+                Ok((count @ 1.., _)) => self.plug -= count,
+                Err(Errno::INTR) => {}
+                _ => return Err(End::Unread),
+            }
+        }
+        Ok(true)
+    }
+
     fn end(&self, end: &End) {
         match end {
             End::Both => name::say_end(&self.fd, 0),
             End::Failed(error) => {
                 name::say_end(&self.fd, *error);
-                let _ = shutdown(&self.fd, rustix::net::Shutdown::Both);
+                if self.plug == 0 {
+                    let _ = shutdown(&self.fd, rustix::net::Shutdown::Both);
+                }
             }
+            // Asked for by `SO_LINGER` with a time of zero.
+            End::Closed if self.stream.linger().is_some() => self.stream.reset(),
             End::Closed => {
                 // Though another thread may still have the stream.
                 let _ = self.stream.shutdown(Shutdown::Write);
@@ -135,11 +208,7 @@ impl Pair {
     /// Whether all processes have closed the application's end, or both directions have ended.
     fn is_hung_up(&self) -> bool {
         let mut fds = [PollFd::new(&self.fd, PollFlags::empty())];
-        let none = Timespec {
-            tv_sec: 0,
-            tv_nsec: 0,
-        };
-        let _ = poll(&mut fds, Some(&none));
+        let _ = poll(&mut fds, Some(&NONE));
         fds[0].revents().contains(PollFlags::HUP)
     }
 
@@ -230,6 +299,10 @@ impl Pair {
             }
             match recv(&self.fd, &mut *scratch, RecvFlags::DONTWAIT) {
                 Ok((0, _)) => {
+                    if self.stream.linger().is_some() && self.is_hung_up() {
+                        // Without a FIN before.
+                        return Err(End::Closed);
+                    }
                     self.up_done = true;
                     // A connection that is over has sent its FIN.
                     let _ = self.stream.shutdown(Shutdown::Write);

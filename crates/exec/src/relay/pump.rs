@@ -1,13 +1,18 @@
-//! The thread that relays: it copies the bytes of pairs, accepts for listeners, and answers the
-//! requests of children and of `weir sockets`.
+//! The thread that relays: it copies the bytes of pairs and the datagrams of UDP sockets, accepts for
+//! listeners, and answers the requests of children, of guests and of `weir sockets`.
 //!
 //! The thread waits for the owner's ends by epoll, and for the streams as a task, by wakers. Its
 //! wait drives the host, as other waits do.
 
+use super::datagrams::Datagrams;
+use super::door::{Door, GUESTS_MAX, Guest, Household, STRANGERS_MAX};
+use super::lease::Child;
+use super::listening::Listening;
 use super::pair::{CHUNK, Pair};
-use super::{Child, Listening};
+use super::protocol::Key;
 use crate::host;
 use crate::signals;
+use crate::sock::Sock;
 use crate::status::{ANSWERS_MAX, Answer, List, Status};
 use libc::c_int;
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
@@ -17,6 +22,7 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Wake, Waker};
+use std::time::{Duration, Instant};
 use weir_socket::Net;
 
 /// Events that one wait takes.
@@ -40,7 +46,10 @@ const READ: Interest = Interest {
 pub(super) enum Item {
     Pair(Pair),
     Listening(Listening),
+    Datagrams(Datagrams),
     Child(Child),
+    Door(Door),
+    Guest(Guest),
     Status(Status),
     Answer(Answer),
 }
@@ -48,14 +57,36 @@ pub(super) enum Item {
 impl Item {
     /// Whether other processes may be using it.
     fn is_relay(&self) -> bool {
-        matches!(self, Item::Pair(_) | Item::Listening(_))
+        self.socket().is_some()
+    }
+
+    /// The socket that is relayed, and its key.
+    fn socket(&self) -> Option<(&Key, &Sock)> {
+        match self {
+            Item::Pair(pair) => Some(pair.socket()),
+            Item::Listening(listening) => Some(listening.socket()),
+            Item::Datagrams(datagrams) => Some(datagrams.socket()),
+            Item::Child(_) | Item::Door(_) | Item::Guest(_) => None,
+            Item::Status(_) | Item::Answer(_) => None,
+        }
+    }
+
+    /// Whether it is a guest's connection; within, whether the guest has sent the secret.
+    fn guest(&self) -> Option<bool> {
+        match self {
+            Item::Guest(guest) => Some(guest.is_known()),
+            _ => None,
+        }
     }
 
     fn fd(&self) -> &OwnedFd {
         match self {
             Item::Pair(pair) => pair.fd(),
             Item::Listening(listening) => listening.fd(),
+            Item::Datagrams(datagrams) => datagrams.fd(),
             Item::Child(child) => child.fd(),
+            Item::Door(door) => door.fd(),
+            Item::Guest(guest) => guest.fd(),
             Item::Status(status) => status.fd(),
             Item::Answer(answer) => answer.fd(),
         }
@@ -71,9 +102,17 @@ struct Shared {
     /// An eventfd, readable if either list has members.
     wake: OwnedFd,
     is_awake: AtomicBool,
-    /// Pairs and listeners: what other processes may be using.
+    /// Pairs, listeners, UDP sockets: what other processes may be using.
     relays: AtomicUsize,
+    /// Whether no guest gets a socket any more.
+    is_closed: AtomicBool,
+    /// Children that have leases, and when the last of them was forked.
+    children: AtomicUsize,
+    last_fork: Mutex<Option<Instant>>,
 }
+
+/// How long after a fork a child may still be about to use a socket of its parent that ends.
+const YOUTH: Duration = Duration::from_secs(1);
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
@@ -118,6 +157,9 @@ impl Pump {
             wake: host::hide(wake),
             is_awake: AtomicBool::new(false),
             relays: AtomicUsize::new(0),
+            is_closed: AtomicBool::new(false),
+            children: AtomicUsize::new(0),
+            last_fork: Mutex::default(),
         };
         let pump = Pump(Arc::new(shared));
         let data = EventData::new_u64(WAKE);
@@ -127,6 +169,7 @@ impl Pump {
             set: host::hide(set),
             shared: Arc::clone(&pump.0),
             items: HashMap::new(),
+            keys: HashMap::new(),
             next: WAKE + 1,
         };
         // The application's handlers do not run in this thread.
@@ -146,11 +189,37 @@ impl Pump {
         if item.is_relay() {
             self.0.relays.fetch_add(1, SeqCst);
         }
+        if matches!(item, Item::Child(_)) {
+            self.0.children.fetch_add(1, SeqCst);
+            *lock(&self.0.last_fork) = Some(Instant::now());
+        }
         lock(&self.0.new).push(item);
         self.0.wake();
     }
 
-    /// Number of relayed connections and listeners.
+    /// Whether a child was forked a moment ago, and has not yet used, closed or left the sockets that
+    /// it has from this process.
+    pub(crate) fn has_young_children(&self) -> bool {
+        let last_fork = *lock(&self.0.last_fork);
+        let is_young = last_fork.is_some_and(|fork| fork.elapsed() < YOUTH);
+        is_young && self.0.children.load(SeqCst) > 0
+    }
+
+    /// Closes the door for good if no socket is relayed; returns how many are.
+    pub(crate) fn close(&self) -> usize {
+        if self.relays() > 0 {
+            return self.relays();
+        }
+        self.0.is_closed.store(true, SeqCst);
+        // A guest that is being answered counts as a socket, or finds the door closed.
+        let relays = self.relays();
+        if relays > 0 {
+            self.0.is_closed.store(false, SeqCst);
+        }
+        relays
+    }
+
+    /// Number of relayed sockets.
     pub(crate) fn relays(&self) -> usize {
         self.0.relays.load(SeqCst)
     }
@@ -167,6 +236,8 @@ struct Thread {
     set: OwnedFd,
     shared: Arc<Shared>,
     items: HashMap<u64, Entry>,
+    /// The relayed sockets by key.
+    keys: HashMap<Key, u64>,
     next: u64,
 }
 
@@ -251,6 +322,9 @@ impl Thread {
                 waker,
                 registered: Interest::default(),
             };
+            if let Some((key, _)) = entry.item.socket() {
+                self.keys.insert(*key, id);
+            }
             self.items.insert(id, entry);
             due.insert(id);
         }
@@ -258,7 +332,8 @@ impl Thread {
 
     /// Does an item's work; returns whether there is more.
     fn turn(&mut self, id: u64, scratch: &mut [u8]) -> bool {
-        let Some(entry) = self.items.get_mut(&id) else {
+        // The item is out of the list meanwhile, so that a guest's requests find all others there.
+        let Some(mut entry) = self.items.remove(&id) else {
             return false;
         };
         let mut context = Context::from_waker(&entry.waker);
@@ -266,43 +341,103 @@ impl Thread {
         let wanted = match &mut entry.item {
             Item::Pair(pair) => pair.turn(&mut context, scratch, &mut again),
             Item::Listening(listening) => listening.turn(&mut context, &Pump(self.shared.clone())),
+            Item::Datagrams(datagrams) => datagrams.turn(&mut context, scratch, &mut again),
             Item::Child(child) => child.turn(),
+            Item::Guest(guest) => self.serve(guest, scratch, &mut again),
+            Item::Door(door) => {
+                let strangers = door.strangers();
+                self.let_in(strangers);
+                Some(READ)
+            }
             Item::Status(status) => {
                 let clients = status.clients();
                 self.answer(clients);
-                return self.set_interest(id, READ);
+                Some(READ)
             }
             Item::Answer(answer) => answer.turn().then_some(Interest {
                 read: false,
                 write: true,
             }),
         };
-        let Some(wanted) = wanted else {
-            let is_relay = entry.item.is_relay();
-            let _ = epoll::delete(&self.set, entry.item.fd());
-            self.items.remove(&id);
-            if is_relay {
-                self.shared.relays.fetch_sub(1, SeqCst);
+        match wanted {
+            Some(wanted) => {
+                self.set_interest(id, &mut entry, wanted);
+                self.items.insert(id, entry);
+                again
             }
-            return false;
+            None => {
+                self.forget(&entry);
+                false
+            }
+        }
+    }
+
+    /// Forgets an item that is out of the list.
+    fn forget(&mut self, entry: &Entry) {
+        let _ = epoll::delete(&self.set, entry.item.fd());
+        if matches!(entry.item, Item::Child(_)) {
+            self.shared.children.fetch_sub(1, SeqCst);
+        }
+        if let Some((key, _)) = entry.item.socket() {
+            self.keys.remove(key);
+            self.shared.relays.fetch_sub(1, SeqCst);
+        }
+    }
+
+    /// Answers a guest.
+    fn serve(&self, guest: &mut Guest, scratch: &mut [u8], again: &mut bool) -> Option<Interest> {
+        let find = |key: &Key| {
+            let entry = self.items.get(self.keys.get(key)?)?;
+            entry.item.socket().map(|(_, sock)| sock)
         };
-        self.set_interest(id, wanted);
-        again
+        // Before a look at whether the door is closed.
+        self.shared.relays.fetch_add(1, SeqCst);
+        let house = Household {
+            has_room: self.shared.relays.load(SeqCst) < host::relays_max(),
+            is_closed: self.shared.is_closed.load(SeqCst),
+            find: &find,
+        };
+        let served = guest.turn(scratch, &house, again);
+        let interest = served.map(|(interest, item)| {
+            if let Some(item) = item {
+                Pump(Arc::clone(&self.shared)).add(item);
+            }
+            interest
+        });
+        self.shared.relays.fetch_sub(1, SeqCst);
+        interest
+    }
+
+    /// Takes in the connections of processes that may become guests.
+    fn let_in(&mut self, strangers: Vec<OwnedFd>) {
+        let guests = self.items.iter();
+        let guests = guests.filter_map(|(id, entry)| Some((*id, entry.item.guest()?)));
+        let (known, mut unknown): (Vec<_>, Vec<_>) = guests.partition(|(_, is_known)| *is_known);
+        let room = GUESTS_MAX.saturating_sub(known.len()).min(STRANGERS_MAX);
+        unknown.sort_unstable();
+        let over = (unknown.len() + strangers.len()).saturating_sub(room);
+        for (id, _) in unknown.into_iter().take(over) {
+            if let Some(entry) = self.items.remove(&id) {
+                self.forget(&entry);
+            }
+        }
+        let new = strangers.into_iter().take(room);
+        let new = new.map(|stranger| Item::Guest(Guest::new(stranger)));
+        lock(&self.shared.new).extend(new);
+        self.shared.wake();
     }
 
     /// Registers what an item waits for.
-    fn set_interest(&mut self, id: u64, wanted: Interest) -> bool {
-        if let Some(entry) = self.items.get_mut(&id)
-            && wanted != entry.registered
-        {
-            let mut flags = EventFlags::empty();
-            flags.set(EventFlags::IN, wanted.read);
-            flags.set(EventFlags::OUT, wanted.write);
-            let data = EventData::new_u64(id);
-            let _ = epoll::modify(&self.set, entry.item.fd(), data, flags);
-            entry.registered = wanted;
+    fn set_interest(&self, id: u64, entry: &mut Entry, wanted: Interest) {
+        if wanted == entry.registered {
+            return;
         }
-        false
+        let mut flags = EventFlags::empty();
+        flags.set(EventFlags::IN, wanted.read);
+        flags.set(EventFlags::OUT, wanted.write);
+        let data = EventData::new_u64(id);
+        let _ = epoll::modify(&self.set, entry.item.fd(), data, flags);
+        entry.registered = wanted;
     }
 
     /// Lists the process's sockets for clients.
@@ -315,7 +450,9 @@ impl Thread {
             match &entry.item {
                 Item::Pair(pair) => list.shared_stream(pair.fd(), pair.stream()),
                 Item::Listening(listening) => list.shared_listener(listening.fd()),
-                Item::Child(_) | Item::Status(_) | Item::Answer(_) => {}
+                Item::Datagrams(datagrams) => list.shared_datagrams(datagrams.socket().1),
+                Item::Child(_) | Item::Door(_) | Item::Guest(_) => {}
+                Item::Status(_) | Item::Answer(_) => {}
             }
         }
         let is_answer = |entry: &Entry| matches!(entry.item, Item::Answer(_));

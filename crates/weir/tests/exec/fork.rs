@@ -2,7 +2,6 @@
 
 use super::*;
 use std::net::Shutdown;
-use weir_lab::wait;
 
 const WORKERS: &str = include_str!("workers.py");
 const SHARED: &str = include_str!("shared.py");

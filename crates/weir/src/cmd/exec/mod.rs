@@ -32,9 +32,9 @@ use weir_socket::{HostPlan, SocketRule};
 #[command(mut_arg("links", links), mut_arg("addresses", optional), after_help = format!("\
 {}
 
-One process at a time has a link: the first that needs it, of all that PROGRAM starts. The kernel's
-packet filter (nftables) does not see the sockets, and ss(8) does not list them: weir sockets does.
-Processes that PROGRAM forks share its TCP sockets.
+One process has the link: the first that needs it, of all that PROGRAM starts. The others have their
+sockets by it. The kernel's packet filter (nftables) does not see the sockets, and ss(8) does not list
+them: weir sockets does.
 
 Examples:
   weir exec --pcap -- tcpdump -ni eth0 'udp port 53'
@@ -76,7 +76,7 @@ pub(crate) struct Args {
     stack: Option<Stack>,
 
     /// Give the program's sockets of 127.0.0.0/8 and ::1 to weir too: they then reach only the
-    /// same process
+    /// processes of this command
     #[arg(long, requires = "hosted")]
     loopback: bool,
 
@@ -214,7 +214,17 @@ fn give_sockets(
     options.extend(args.io_uring.then_some("io_uring"));
     options.extend(args.stats.then_some("stats"));
     command
+        .env("WEIR_EXEC_PASS", pass()?)
         .env("WEIR_EXEC_HOST", plan.to_text())
         .env("WEIR_EXEC_OPTIONS", options.join(","));
     Ok(())
+}
+
+/// What lets the processes of this command ask the one of them that has the link for sockets: 32
+/// random bytes in hexadecimal.
+fn pass() -> Result<String, CliError> {
+    let mut bytes = [0_u8; 32];
+    let filled = rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty());
+    filled.map_err(|error| CliError::run(format!("no random numbers: {error}")))?;
+    Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
 }

@@ -1,0 +1,185 @@
+//! One relayed UDP socket: datagrams between the socket and the owner's end of its pair, each behind
+//! a [`Header`].
+
+use super::protocol::{DATAGRAM_MAX, HEADER, Header, Key};
+use super::pump::Interest;
+use crate::address;
+use crate::calls::connect::at_loopback;
+use crate::sock::{Sock, errno};
+use libc::c_int;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use rustix::net::{RecvFlags, SendFlags, recv, send};
+use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
+use std::task::{Context, Poll};
+use weir_socket::UdpSocket;
+
+/// Datagrams of one turn each way, so that no socket keeps the others waiting.
+const DATAGRAMS_MAX: usize = 64;
+
+/// A UDP socket and the owner's end of its pair.
+pub(super) struct Datagrams {
+    sock: Sock,
+    udp: UdpSocket,
+    fd: OwnedFd,
+    key: Key,
+    /// A datagram for which the host had no room.
+    up: Option<(SocketAddr, Vec<u8>)>,
+    /// A message for which the application had no room.
+    down: Option<Vec<u8>>,
+    /// Whether the application has shut its end down for writing.
+    up_done: bool,
+}
+
+impl Datagrams {
+    pub(super) fn new(sock: Sock, udp: UdpSocket, fd: OwnedFd, key: Key) -> Datagrams {
+        Datagrams {
+            sock,
+            udp,
+            fd,
+            key,
+            up: None,
+            down: None,
+            up_done: false,
+        }
+    }
+
+    pub(super) fn fd(&self) -> &OwnedFd {
+        &self.fd
+    }
+
+    pub(super) fn socket(&self) -> (&Key, &Sock) {
+        (&self.key, &self.sock)
+    }
+
+    /// Passes datagrams on; returns `None` once all processes have closed the socket.
+    pub(super) fn turn(
+        &mut self,
+        context: &mut Context<'_>,
+        scratch: &mut [u8],
+        again: &mut bool,
+    ) -> Option<Interest> {
+        self.pass_down(context, scratch, again)?;
+        self.pass_up(context, scratch, again)?;
+        Some(Interest {
+            read: self.up.is_none() && !self.up_done,
+            write: self.down.is_some(),
+        })
+    }
+
+    /// From the network to the application.
+    fn pass_down(
+        &mut self,
+        context: &mut Context<'_>,
+        scratch: &mut [u8],
+        again: &mut bool,
+    ) -> Option<()> {
+        for _ in 0..DATAGRAMS_MAX {
+            if let Some(message) = self.down.take()
+                && !self.give(message)?
+            {
+                return Some(());
+            }
+            let (head, room) = scratch.split_at_mut(HEADER);
+            let (header, len) = match self.udp.poll_recv_from(context, room) {
+                Poll::Pending => return Some(()),
+                Poll::Ready(Ok((len, from))) => (Header::Address(from), len),
+                Poll::Ready(Err(error)) => match errno(&error) {
+                    // The host has ended, and the socket with it.
+                    libc::ENETDOWN => {
+                        self.report(libc::ENETDOWN);
+                        return None;
+                    }
+                    error => (Header::Error(error), 0),
+                },
+            };
+            head.copy_from_slice(&header.to_bytes());
+            self.down = Some(scratch[..HEADER + len].to_vec());
+        }
+        *again = true;
+        Some(())
+    }
+
+    /// Sends a message to the application; false if it has no room, `None` if no process has it.
+    fn give(&mut self, message: Vec<u8>) -> Option<bool> {
+        let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+        match send(&self.fd, &message, flags) {
+            Ok(_) => Some(true),
+            Err(Errno::AGAIN | Errno::INTR | Errno::NOBUFS | Errno::NOMEM) => {
+                self.down = Some(message);
+                Some(false)
+            }
+            Err(_) if self.is_hung_up() => None,
+            // No process reads any more, but the application may still write.
+            Err(_) => Some(true),
+        }
+    }
+
+    /// The error that the application's next call reports; lost if the application has no room.
+    fn report(&self, error: c_int) {
+        let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+        let _ = send(&self.fd, &Header::Error(error).to_bytes(), flags);
+    }
+
+    /// From the application to the network.
+    fn pass_up(
+        &mut self,
+        context: &mut Context<'_>,
+        scratch: &mut [u8],
+        again: &mut bool,
+    ) -> Option<()> {
+        for _ in 0..DATAGRAMS_MAX {
+            if let Some((to, bytes)) = self.up.take() {
+                match self.udp.poll_send_to(context, &bytes, to) {
+                    Poll::Pending => {
+                        self.up = Some((to, bytes));
+                        return Some(());
+                    }
+                    Poll::Ready(Ok(_)) => {}
+                    Poll::Ready(Err(error)) => self.report(errno(&error)),
+                }
+            }
+            if self.up_done {
+                return (!self.is_hung_up()).then_some(());
+            }
+            match recv(&self.fd, &mut *scratch, RecvFlags::DONTWAIT) {
+                Ok((0, _)) if self.is_hung_up() => return None,
+                Ok((0, _)) => self.up_done = true,
+                Ok((count, _)) => match self.destination(&scratch[..count]) {
+                    Ok(to) => self.up = Some((to, scratch[HEADER..count].to_vec())),
+                    Err(error) => self.report(error),
+                },
+                Err(Errno::AGAIN) => return Some(()),
+                // As a close with unread messages looks once, before the application's last ones.
+                Err(Errno::INTR | Errno::CONNRESET) => {}
+                Err(_) => return None,
+            }
+        }
+        *again = true;
+        Some(())
+    }
+
+    /// Where a message of the application goes.
+    fn destination(&self, message: &[u8]) -> Result<SocketAddr, c_int> {
+        if message.len() > HEADER + DATAGRAM_MAX {
+            return Err(libc::EMSGSIZE);
+        }
+        match Header::from_bytes(message) {
+            Some(Header::Address(to)) => Ok(at_loopback(address::unmapped(to))),
+            Some(Header::Connected) => self.udp.peer_addr().map_err(|_| libc::EDESTADDRREQ),
+            Some(Header::Error(_)) | None => Err(libc::EINVAL),
+        }
+    }
+
+    /// Whether all processes have closed the application's end.
+    fn is_hung_up(&self) -> bool {
+        let mut fds = [PollFd::new(&self.fd, PollFlags::empty())];
+        let none = Timespec {
+            tv_sec: 0,
+            tv_nsec: 0,
+        };
+        let _ = poll(&mut fds, Some(&none));
+        fds[0].revents().contains(PollFlags::HUP)
+    }
+}

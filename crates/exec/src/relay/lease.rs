@@ -1,0 +1,81 @@
+//! The sockets that a child of a fork has from this process, and may ask for ([`crate::fork`]).
+
+use super::convert;
+use super::passing::pass;
+use super::protocol::{LEASE, TAKE};
+use super::pump::Interest;
+use crate::sock::Sock;
+use std::collections::HashMap;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+/// A child of this process, and the sockets that it has from its parent and has not used.
+pub(crate) struct Child {
+    control: OwnedFd,
+    leases: HashMap<u64, Arc<Sock>>,
+}
+
+impl Child {
+    pub(crate) fn new(control: OwnedFd, sockets: impl Iterator<Item = Arc<Sock>>) -> Child {
+        Child {
+            control,
+            leases: sockets.map(|sock| (sock.id, sock)).collect(),
+        }
+    }
+
+    pub(super) fn fd(&self) -> &OwnedFd {
+        &self.control
+    }
+
+    /// Answers requests; returns `None` once the child has ended or runs another program.
+    pub(super) fn turn(&mut self) -> Option<Interest> {
+        let mut request = [0; LEASE];
+        loop {
+            let flags = rustix::net::RecvFlags::DONTWAIT;
+            match rustix::net::recv(&self.control, &mut request, flags) {
+                Ok((LEASE, _)) => {
+                    self.answer(&request)?;
+                    if self.leases.is_empty() {
+                        // There is nothing left to ask for.
+                        return None;
+                    }
+                }
+                Err(rustix::io::Errno::INTR) => {}
+                Err(rustix::io::Errno::AGAIN) => {
+                    return Some(Interest {
+                        read: true,
+                        write: false,
+                    });
+                }
+                Ok(_) | Err(_) => return None,
+            }
+        }
+    }
+
+    fn answer(&mut self, request: &[u8; LEASE]) -> Option<()> {
+        let mut id = [0; 8];
+        id.copy_from_slice(&request[1..]);
+        let lease = self.leases.remove(&u64::from_ne_bytes(id));
+        if request[0] != TAKE {
+            return Some(());
+        }
+        let end = match lease {
+            Some(sock) => match convert(&sock) {
+                Ok(end) => Ok(end),
+                Err(error) => {
+                    self.leases.insert(sock.id, sock);
+                    Err(error)
+                }
+            },
+            None => Err(libc::EBADF),
+        };
+        match end {
+            Ok(end) => pass(&self.control, &end).ok(),
+            Err(error) => {
+                let flags = rustix::net::SendFlags::DONTWAIT | rustix::net::SendFlags::NOSIGNAL;
+                let sent = rustix::net::send(&self.control, &error.to_ne_bytes(), flags);
+                sent.ok().map(drop)
+            }
+        }
+    }
+}

@@ -1,0 +1,94 @@
+//! One relayed listener: connections that are relayed, to the processes that accept.
+
+use super::passing::pass;
+use super::protocol::Key;
+use super::pump::{Interest, Pump};
+use super::relay_stream;
+use crate::sock::Sock;
+use std::os::fd::OwnedFd;
+use std::task::{Context, Poll};
+use weir_socket::TcpListener;
+
+/// Connections that a listener accepts in one turn.
+const ACCEPTS_MAX: usize = 64;
+
+/// A listener, and the owner's end of its pair: each message to the other end passes a descriptor
+/// of a connection.
+pub(super) struct Listening {
+    /// The socket, which gives connections its options.
+    sock: Sock,
+    listener: TcpListener,
+    fd: OwnedFd,
+    key: Key,
+    /// A connection that waits until there is room for it.
+    accepted: Option<OwnedFd>,
+}
+
+impl Listening {
+    pub(super) fn new(sock: Sock, listener: TcpListener, fd: OwnedFd, key: Key) -> Listening {
+        Listening {
+            sock,
+            listener,
+            fd,
+            key,
+            accepted: None,
+        }
+    }
+
+    pub(super) fn socket(&self) -> (&Key, &Sock) {
+        (&self.key, &self.sock)
+    }
+
+    pub(super) fn fd(&self) -> &OwnedFd {
+        &self.fd
+    }
+
+    /// Passes connections on; returns `None` once all processes have closed the listener.
+    pub(super) fn turn(&mut self, context: &mut Context<'_>, pump: &Pump) -> Option<Interest> {
+        for _ in 0..ACCEPTS_MAX {
+            if let Some(accepted) = &self.accepted {
+                match pass(&self.fd, accepted) {
+                    Ok(()) => self.accepted = None,
+                    Err(libc::EAGAIN | libc::EINTR | libc::ENOBUFS | libc::ETOOMANYREFS) => {
+                        return Some(Interest {
+                            read: false,
+                            write: true,
+                        });
+                    }
+                    Err(_) => return None,
+                }
+            }
+            match self.listener.poll_accept(context) {
+                Poll::Pending => break,
+                Poll::Ready(Ok((stream, _))) => {
+                    // With the options of the listener.
+                    let sock = Sock::accepted(&self.sock, stream.clone(), false);
+                    if let Ok((end, item)) = relay_stream(sock, stream) {
+                        self.accepted = Some(end);
+                        pump.add(item);
+                    }
+                }
+                Poll::Ready(Err(_)) => return None,
+            }
+        }
+        if self.accepted.is_some() {
+            context.waker().wake_by_ref();
+        }
+        let mut byte = [0];
+        // The other end sends nothing: a message of no bytes is its end.
+        match rustix::net::recv(&self.fd, &mut byte, rustix::net::RecvFlags::DONTWAIT) {
+            Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => Some(Interest {
+                read: true,
+                write: false,
+            }),
+            _ => None,
+        }
+    }
+}
+
+impl Drop for Listening {
+    fn drop(&mut self) {
+        // Though another thread may still have the listener.
+        self.listener.shutdown();
+    }
+}
