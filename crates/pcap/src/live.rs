@@ -283,10 +283,8 @@ impl Live {
         filter.take_if(|recheck| Instant::now() > recheck.until);
         let mut port = lock(&self.port);
         let (mut read, mut lost, mut bytes) = (0, 0, 0);
-        // Of the statuses of a read, programs print the text of this one alone.
         let frames = port.recv_at_most(FRAMES_MAX, Timeout::NOW);
-        let frames = frames.map_err(|error| Failure::new(error.to_string()))?;
-        for frame in frames {
+        for frame in frames.map_err(|error| of_read(&error))? {
             read += 1;
             lost += u64::from(frame.lost_before());
             bytes += frame.bytes().len() as u64 + RECORD_BYTES;
@@ -391,7 +389,7 @@ impl Live {
             Err(PortError::NoBroker { .. }) => None,
             // The broker that was started since does not have the port.
             Err(_) if !is_interface(&self.active.interface) => end(Event::Gone),
-            Err(error) => Some(error.into()),
+            Err(error) => Some(of_read(&error)),
         };
         match ended {
             None => Ok(()),
@@ -468,6 +466,11 @@ const LOOPBACK: &str = "lo";
 /// `PCAP_D_IN` and `PCAP_D_OUT`.
 pub(crate) const IN: u32 = 1;
 pub(crate) const OUT: u32 = 2;
+
+/// A read's failure: of its statuses, programs print the text of `PCAP_ERROR` alone.
+fn of_read(error: &PortError) -> Failure {
+    Failure::new(error.to_string())
+}
 
 /// The failure of a capture by an event that ends it.
 fn end(event: Event) -> Option<Failure> {

@@ -236,7 +236,8 @@ impl Inverted {
         port: u16,
     ) -> Option<Ipv4Addr> {
         let all = self.find_all(time_ns..=time_ns, transport, pool, port);
-        all.first().copied()
+        // At the instant of a change, it is who has it from then on.
+        all.last().copied()
     }
 
     /// The subscribers who had it at any time of these, each once, in order of time.
