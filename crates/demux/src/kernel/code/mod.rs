@@ -12,6 +12,7 @@ mod candidates;
 mod dedup_mark;
 mod deliver;
 mod eval;
+mod fanout;
 mod frame;
 mod opaque;
 mod prune;
@@ -121,6 +122,7 @@ impl Coder<'_> {
             self.resolve(done);
             self.asm.bind(done);
             self.deliver();
+            self.flow_routine();
             return Ok(());
         }
         let plan = self.plan;
@@ -145,6 +147,7 @@ impl Coder<'_> {
         if self.is_tc() {
             self.load_routine();
         }
+        self.flow_routine();
         Ok(())
     }
 
@@ -177,6 +180,7 @@ impl Coder<'_> {
         self.resolve(done);
         self.asm.bind(done);
         self.deliver();
+        self.flow_routine();
     }
 }
 
@@ -193,6 +197,8 @@ struct Coder<'p> {
     pass: Label,
     /// The routine that loads bytes of a frame whose VLAN tag was taken out.
     load: Label,
+    /// The routine that finds the bucket of the frame's flow.
+    flow: Label,
     /// The expressions whose values are in scratch memory, in the order of
     /// [`scratch::SHARED`].
     shared: Vec<&'p Expr>,
@@ -201,7 +207,7 @@ struct Coder<'p> {
 impl<'p> Coder<'p> {
     fn new(plan: &'p KernelPlan, hook: Hook) -> Coder<'p> {
         let mut asm = Asm::new();
-        let (pass, load) = (asm.label(), asm.label());
+        let [pass, load, flow] = [(); 3].map(|()| asm.label());
         Coder {
             plan,
             hook,
@@ -210,6 +216,7 @@ impl<'p> Coder<'p> {
             checked: 0,
             pass,
             load,
+            flow,
             shared: Vec::new(),
         }
     }

@@ -4,7 +4,7 @@
 use super::frame::{TAG_AT, TAG_BYTES, sk_buff};
 use super::resolve::in_entry;
 use super::{CALLEE_SAVED, CONTEXT, Coder, LEN, SCRATCH};
-use crate::kernel::layout::{UNIT_BYTES, entry, scratch};
+use crate::kernel::layout::{SLOT_FANOUT, SLOT_KERNEL, UNIT_BYTES, entry, scratch};
 use crate::kernel::maps::MapRole;
 use crate::kernel::plan::OpaqueFilter;
 use weir_filter::backend::ebpf::{
@@ -72,7 +72,9 @@ impl Coder<'_> {
         self.get(op::DW, Reg::R2, Reg::R5, in_entry(entry::RANK));
         self.get(op::DW, Reg::R1, SCRATCH, scratch::LIMIT);
         self.branch(op::JGE, Reg::R2, Reg::R1, next);
-        self.note(next);
+        // The verifier follows what a fan-out needs anew for each filter.
+        let slot = self.plan.image.entry_word(whole.entry, entry::SLOT) as u32;
+        self.note((SLOT_FANOUT..SLOT_KERNEL).contains(&slot), next);
         self.asm.bind(next);
         Ok(())
     }
