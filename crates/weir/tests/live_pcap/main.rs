@@ -174,7 +174,11 @@ fn what_is_refused_names_the_remedy() {
     };
     says(&bench, "eth0", &["permission", "have a grant for eth0"]);
     says(&bench, "any", &["a port is of one interface"]);
-    says(&bench, "weir:eth0?fanout=4", &["no fan-out yet"]);
+    says(
+        &bench,
+        "weir:eth0?fanout=4/4",
+        &["`4/4` is no share", "such as 0/4"],
+    );
     bench.broker.take().unwrap().stop();
     says(
         &bench,
