@@ -73,7 +73,7 @@ struct Key {
 
 #[derive(Clone, PartialEq, Eq, Debug)]
 enum Kind {
-    /// Shares of so many.
+    /// Fixed shares, of this many.
     Shares(u32),
     Named(Group),
 }

@@ -101,6 +101,8 @@ fn random_frames_go_to_the_port_that_user_space_chooses() {
         rig.vlan = vlan;
         let number = add(&mut rig, &buckets);
         bind(&mut rig, number, everything(), true);
+        rig.load();
+        assert!(!rig.maps.needs_perfmon(hook), "verified with barriers");
         for seed in 0..rounds(400) {
             let mut tape = Tape::seeded(seed, 400);
             let flow = both_ways(&mut tape);

@@ -260,9 +260,19 @@ impl Args {
         if let Some(fanout) = &self.fanout {
             builder = builder.fanout(fanout.clone());
         }
+        let port = builder.open().map_err(live_port::failure)?;
+        if let Some(Fanout::Group(group)) = &self.fanout
+            && port.is_in_process()
+        {
+            let name = group.name();
+            return Err(CliError::refused(format!(
+                "--fanout {name}: processes meet in a group at the broker, and none serves this \
+                 network: start `weir broker`, or give each process a fixed share, such as 0/4"
+            )));
+        }
         Ok(Tapped {
             name: interface.to_owned(),
-            port: builder.open().map_err(live_port::failure)?,
+            port,
             source: 0,
             is_gone: false,
         })
