@@ -370,6 +370,41 @@ fn a_reload_changes_groups_as_a_whole() {
     assert_eq!(bed.receivers(&all), before, "each flow stays where it was");
 }
 
+/// Processes of one user may have different groups of the system, and so different
+/// grants: each gets what its own grant allows.
+#[test]
+fn a_reload_parts_members_with_different_grants() {
+    let mut bed = Bed::new();
+    let owner = |connection, gid: u32| Owner {
+        who: PeerCred {
+            gids: [gid].into(),
+            ..user(connection, 1001).who
+        },
+        ..user(connection, 1001)
+    };
+    let mut ports = Vec::new();
+    for (connection, gid) in [(1, 7), (2, 8), (3, 7)] {
+        let opened = bed.open(owner(connection, gid), port("g", "udp"));
+        ports.push(opened.unwrap_or_else(|refusal| panic!("{refusal}")));
+    }
+    assert_eq!(bed.fabric.in_use(bed.eth), (3, 1));
+    let rest = POLICY.split_once("users = [\"*\"]").expect("of everyone").1;
+    let grant = |gid: u32, filter: &str| {
+        format!("[[grant]]\ngroups = [{gid}]\nfilter = '{filter}'{rest}\n")
+    };
+    let text = grant(7, "udp port 53") + &grant(8, "udp port 54");
+    let policy = Policy::parse(&text, &Accounts::default()).unwrap();
+    let (reloaded, _) = bed
+        .engine
+        .reload(policy, &Accounts::default(), || {})
+        .unwrap();
+    assert_eq!((reloaded.kept, reloaded.ended), (3, 0));
+    assert_eq!(bed.fabric.in_use(bed.eth), (3, 2));
+    let found = bed.receivers(&[&ports[0], &ports[2]]);
+    assert_eq!(found.len(), FLOWS as usize, "all of port 53");
+    assert_eq!(bed.drain(ports[1].slot), 0, "nothing of port 53");
+}
+
 #[test]
 fn links_without_flows_have_no_fan_out() {
     let mut bed = Bed::new();

@@ -219,7 +219,7 @@ unsafe fn configured(builder: Builder, options: &COptions) -> Option<Builder> {
         // SAFETY: the caller's promise.
         let fanout = unsafe { text("fan-out", options.fanout) }?;
         let fanout = fanout.parse::<Fanout>();
-        let fanout = fanout.map_err(|error| format!("options: fanout {error}"));
+        let fanout = fanout.map_err(|error| format!("options: fanout: {error}"));
         builder = builder.fanout(reported(fanout)?);
     }
     Some(builder)

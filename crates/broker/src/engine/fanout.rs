@@ -310,7 +310,8 @@ impl Groups {
     /// Gives a port another filter in place of `old`. A member leaves its group, whose
     /// frames the rest shares, before it joins another: so none is lost or delivered
     /// twice. A group changes as a whole if the port is its only member, or if
-    /// `of_all`: then the others will get that filter, too.
+    /// `of_all`: then the others will get filters of their own next, mostly the same.
+    /// A member whose filter is another one leaves the group then.
     ///
     /// # Errors
     /// As for [`bind`](Self::bind); then the port is bound as before.
@@ -338,6 +339,7 @@ impl Groups {
         }
         if let Some(binding) = group.binding
             && is_first
+            && group.key.filter == *old.program()
             && (of_all || group.members.len() == 1)
         {
             exchange(divider, binding, &wanted.filter, old)?;

@@ -255,12 +255,7 @@ fn members_join_under_traffic() {
                     let until = Instant::now() + Duration::from_millis(600);
                     while Instant::now() < until {
                         let frames = port.recv_batch(Timeout::after(Duration::from_millis(20)));
-                        got.extend(
-                            frames
-                                .unwrap()
-                                .into_iter()
-                                .map(|frame| number(frame.bytes())),
-                        );
+                        got.extend(frames.unwrap().map(|frame| number(frame.bytes())));
                     }
                     (port, got)
                 })
@@ -279,7 +274,7 @@ fn members_join_under_traffic() {
             if frames.is_empty() {
                 break;
             }
-            numbers.extend(frames.into_iter().map(|frame| number(frame.bytes())));
+            numbers.extend(frames.map(|frame| number(frame.bytes())));
         }
         assert!(numbers.len() > FLOWS, "a newcomer has a share");
         got.push(numbers);

@@ -215,6 +215,41 @@ fn fan_outs_behind_any_filter() {
     }
 }
 
+/// The verifier follows the hash anew for each opaque filter of a fan-out.
+#[test]
+fn opaque_filters_with_fan_outs_are_verified_in_good_time() {
+    if !permitted() {
+        return;
+    }
+    const FILTERS: u32 = 64;
+    for hook in HOOKS {
+        let times = [false, true].map(|fans_out| {
+            let mut rig = Rig::new(hook, Options::default(), PORTS);
+            let number = add(&mut rig, &dealt_out(&[0, 1]));
+            for at in 0..FILTERS {
+                let tests = (0..12).map(|n| format!("ether[{n}] * ether[{}] % 97 > {at}", n + 1));
+                let text = tests.collect::<Vec<_>>().join(" or ");
+                let opaque = compile(&text, &Context::new(LinkType::EN10MB)).unwrap();
+                let filter = Filter::new(opaque);
+                if fans_out {
+                    bind(&mut rig, number, filter, true);
+                } else {
+                    rig.bind(binding(filter, 5, true, 0, at));
+                }
+            }
+            assert_eq!(rig.kernel.opaque(), FILTERS as usize);
+            let start = std::time::Instant::now();
+            rig.load();
+            start.elapsed()
+        });
+        println!(
+            "{FILTERS} opaque filters, {hook:?}: {:?}, of fan-outs {:?}",
+            times[0], times[1]
+        );
+        assert!(times[1] < std::time::Duration::from_secs(2), "{times:?}");
+    }
+}
+
 /// Buckets change hands without a new program; numbers and memory are reused.
 #[test]
 fn buckets_change_hands_and_fan_outs_end() {
