@@ -215,7 +215,7 @@ fn fan_outs_behind_any_filter() {
     }
 }
 
-/// The verifier follows the hash anew for each opaque filter of a fan-out.
+/// The verifier does not follow the hash anew for each opaque filter of a fan-out.
 #[test]
 fn opaque_filters_with_fan_outs_are_verified_in_good_time() {
     if !permitted() {

@@ -1,7 +1,8 @@
 //! Fan-outs: the bucket of a frame's flow, as [`fanout::bucket`] finds it, and
 //! the port that has it.
 //!
-//! A frame's flow is hashed when the first entry of a fan-out accepts it, once.
+//! A frame's flow is hashed once, when the first entry of a fan-out accepts it; if
+//! an opaque filter has a fan-out, each frame's at the start.
 //! Offsets into the copy of the frame's start come from scratch memory, and are
 //! masked: see `eval`.
 
@@ -40,18 +41,19 @@ impl Coder<'_> {
     /// If the entry at r5 is a fan-out's: on at `done` if no port has the bucket
     /// of the frame's flow. Rank r2, snap length r3 and r5 are as before.
     pub(super) fn share(&mut self, done: Label) {
-        let [single, known] = [(); 2].map(|()| self.asm.label());
+        let single = self.asm.label();
         self.get(op::W, Reg::R1, Reg::R5, in_entry(entry::SLOT));
         self.set(op::W, SCRATCH, scratch::NOTED_SLOT, Reg::R1);
         self.unless_fanout(Reg::R1, single);
         self.set(op::W, SCRATCH, scratch::NOTED_SNAP, Reg::R3);
-        self.get(op::W, Reg::R1, SCRATCH, scratch::FLOW);
-        let is_known = Insn::jump32(op::JNE, Reg::R1, scratch::NO_FLOW);
-        self.asm.jump(is_known, known);
-        self.mov(Reg::R1, SCRATCH);
-        let flow = self.flow;
-        self.asm.call(flow);
-        self.asm.bind(known);
+        if !self.is_hashed {
+            let known = self.asm.label();
+            self.get(op::W, Reg::R1, SCRATCH, scratch::FLOW);
+            let is_known = Insn::jump32(op::JNE, Reg::R1, scratch::NO_FLOW);
+            self.asm.jump(is_known, known);
+            self.call_flow();
+            self.asm.bind(known);
+        }
         self.get(op::W, Reg::R0, SCRATCH, scratch::NOTED_SLOT);
         self.bucket(Reg::R0, done);
         self.get(op::W, Reg::R1, Reg::R1, 0);
@@ -63,6 +65,20 @@ impl Coder<'_> {
         self.get(op::DW, Reg::R2, Reg::R5, in_entry(entry::RANK));
         self.get(op::W, Reg::R3, SCRATCH, scratch::NOTED_SNAP);
         self.asm.bind(single);
+    }
+
+    /// Has the flow of each frame hashed, at the start of the program: the verifier
+    /// follows the routine anew with each call, for some milliseconds, and there may
+    /// be many opaque filters.
+    pub(super) fn hash_flow_now(&mut self) {
+        self.call_flow();
+        self.is_hashed = true;
+    }
+
+    fn call_flow(&mut self) {
+        self.mov(Reg::R1, SCRATCH);
+        let flow = self.flow;
+        self.asm.call(flow);
     }
 
     /// Jumps unless a slot is a fan-out's.

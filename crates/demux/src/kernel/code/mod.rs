@@ -107,6 +107,9 @@ impl Coder<'_> {
     /// tree are left to the second half, unless opaque filters come behind.
     fn subtables(&mut self) -> Result<(), EmitError> {
         self.frame();
+        if self.plan.opaque.iter().any(|whole| self.is_fanout(whole)) {
+            self.hash_flow_now();
+        }
         let parts = [
             self.plan.trees.clone(),
             self.plan.newcomers_of(&self.plan.trees),
@@ -199,6 +202,8 @@ struct Coder<'p> {
     load: Label,
     /// The routine that finds the bucket of the frame's flow.
     flow: Label,
+    /// The frame's flow is hashed at the start, for opaque filters.
+    is_hashed: bool,
     /// The expressions whose values are in scratch memory, in the order of
     /// [`scratch::SHARED`].
     shared: Vec<&'p Expr>,
@@ -217,6 +222,7 @@ impl<'p> Coder<'p> {
             pass,
             load,
             flow,
+            is_hashed: false,
             shared: Vec::new(),
         }
     }
