@@ -74,6 +74,11 @@ struct weir_port_options {
                              through this broker only. Default: as `weir listen`,
                              /run/weir/broker.sock, or in this process if no
                              broker serves its network and the user is root */
+    const char *fanout;   /* the share of the frames that the port gets, by flow:
+                             "0/4" is the first of four equal ones; a name is a
+                             group, whose members share all frames, and a number
+                             as the name is also the most members. Default: all.
+                             Programs built without this field are accepted */
 };
 
 /* Flags of struct weir_port_frame. */

@@ -102,7 +102,11 @@ impl CaptureReader {
         let opened = py.detach(|| Reader::open(&path));
         let reader = opened.map_err(|wrong| {
             let named = matches!(wrong, weir_link::pcap::Error::Open { .. });
-            let text = if named { wrong.to_string() } else { format!("{}: {wrong}", path.display()) };
+            let text = if named {
+                wrong.to_string()
+            } else {
+                format!("{}: {wrong}", path.display())
+            };
             error::capture(py, &text)
         })?;
         Ok(CaptureReader {
@@ -240,13 +244,17 @@ impl CaptureWriter {
                 )));
             }
         };
-        let made = if classic { match File::create(&path) {
+        let made = if classic {
+            match File::create(&path) {
                 Ok(file) => Ok(Writer::classic(file)),
                 Err(source) => Err(weir_link::pcap::WriteError::Create {
                     path: path.clone(),
                     source,
                 }),
-            } } else { Writer::create(&path) };
+            }
+        } else {
+            Writer::create(&path)
+        };
         Ok(CaptureWriter {
             writing: Mutex::new(Some(Writing {
                 writer: made.map_err(|wrong| error::capture(py, &wrong.to_string()))?,

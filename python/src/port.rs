@@ -14,7 +14,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use weir_broker::protocol::Event;
-use weir_broker::{Bytes, PortError, Timeout};
+use weir_broker::{Bytes, Fanout, PortError, Timeout};
 use weir_filter::lang::Language;
 
 /// Frames of a batch, at most: the ring's own limit.
@@ -261,7 +261,8 @@ impl Port {
     #[new]
     #[pyo3(signature = (
         interface, filter = None, *, language = "expr", priority = 0, take = false, queue = None,
-        snaplen = None, timestamps = true, send = false, latency = false, socket = None
+        snaplen = None, timestamps = true, send = false, latency = false, fanout = None,
+        socket = None
     ))]
     #[expect(clippy::too_many_arguments, reason = "Python's keyword arguments")]
     fn new(
@@ -276,10 +277,13 @@ impl Port {
         timestamps: bool,
         send: bool,
         latency: bool,
+        fanout: Option<&str>,
         socket: Option<PathBuf>,
     ) -> PyResult<Port> {
         let language = convert::language(language)?;
         let queue = queue.map(queue_bytes).transpose()?;
+        let fanout = fanout.map(str::parse::<Fanout>).transpose();
+        let fanout = fanout.map_err(|wrong| PyValueError::new_err(format!("fanout: {wrong}")))?;
         let text = filter.unwrap_or_default().to_owned();
         let open = || -> Result<Open, Failure> {
             let mut builder = weir_broker::Port::on(&interface);
@@ -296,6 +300,9 @@ impl Port {
             }
             if let Some(snaplen) = snaplen {
                 builder = builder.snap_len(snaplen);
+            }
+            if let Some(fanout) = &fanout {
+                builder = builder.fanout(fanout.clone());
             }
             if let Some(socket) = &socket {
                 builder = builder.broker(socket);

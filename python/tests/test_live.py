@@ -99,6 +99,23 @@ class Ports(unittest.TestCase):
         with self.assertRaisesRegex(ValueError, "closed"):
             port.recv(timeout=20)
 
+    def test_members_of_a_fan_out_share_the_flows(self):
+        for first, second in (("workers", "workers"), ("0/2", "1/2")):
+            open = lambda fanout: weir.Port(net.LINK, "udp dst port 53", fanout=fanout)
+            with open(first) as one, open(second) as other:
+                for _ in range(30):
+                    BED.send(53, 4)
+                flows = [{}, {}]
+                for port, found in zip((one, other), flows):
+                    while len(batch := port.recv_batch(timeout=0.2)):
+                        for view in batch:
+                            source = bytes(view[34:36])
+                            found[source] = found.get(source, 0) + 1
+            self.assertEqual(sum(map(len, flows)), 30)
+            self.assertFalse(flows[0].keys() & flows[1].keys())
+            self.assertTrue(all(count == 4 for found in flows for count in found.values()))
+            self.assertTrue(all(flows), "30 flows are at one member, of two")
+
     def test_what_is_sent_arrives(self):
         frame = bytes.fromhex("ffffffffffff020000000001") + b"\x88\xb5" + bytes(46)
         # The peer answers nothing to it; our own port sees it leave.
@@ -150,6 +167,8 @@ class Ports(unittest.TestCase):
             weir.Port(net.LINK, "udp prot")
         with self.assertRaisesRegex(ValueError, "queue=many"):
             weir.Port(net.LINK, queue="many")
+        with self.assertRaisesRegex(ValueError, "`4/4` is no share"):
+            weir.Port(net.LINK, fanout="4/4")
 
 
 def received(port, count):

@@ -67,3 +67,4 @@ pub use client::{
     Builder, Connection, Frame, Frames, LocalPorts, Port, PortCounters, PortError, SOCKET_DEFAULT,
     Signal, Timeout, in_process,
 };
+pub use weir_demux::fanout::{Fanout, FanoutError};

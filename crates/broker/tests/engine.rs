@@ -44,6 +44,7 @@ fn with(filter: &str) -> OpenPort {
         timestamps: false,
         tag: 0,
         attach: Attach::Auto,
+        fanout: None,
         namespace: None,
     }
 }

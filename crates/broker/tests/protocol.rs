@@ -25,9 +25,49 @@ fn open() -> Request {
             timestamps: true,
             tag: u32::MAX,
             attach: Attach::XdpNative,
+            fanout: "3/4".parse().ok(),
             namespace: None,
         }),
     }
+}
+
+/// A share or a group is checked before anything uses it, and is not there for
+/// brokers that do not know it unless it is asked for.
+#[test]
+fn a_fan_out_is_checked_as_it_is_decoded() {
+    let message = |fanout: &str| {
+        let bytes = encode(&open()).unwrap();
+        let text = String::from_utf8(bytes[8..].to_vec()).unwrap();
+        let text = text.replace("\"3/4\"", fanout);
+        decode::<Request>(&[&bytes[..8], text.as_bytes()].concat())
+    };
+    for right in ["\"0/4\"", "\"web\"", "\"64\"", "null"] {
+        assert!(message(right).is_ok(), "{right}");
+    }
+    for wrong in [
+        "\"4/4\"",
+        "\"0/0\"",
+        "\"\"",
+        "\"0/4294967297\"",
+        "4",
+        "{}",
+        "[0,4]",
+    ] {
+        let refused = message(wrong).err().map(|error| error.to_string());
+        assert!(refused.is_some(), "{wrong}");
+    }
+    let refused = message("\"4/4\"").unwrap_err().to_string();
+    assert!(refused.contains("`4/4` is no share"), "{refused}");
+    let Request { id, kind } = open();
+    let RequestKind::Open(asked) = kind else {
+        unreachable!("it opens")
+    };
+    let kind = RequestKind::Open(OpenPort {
+        fanout: None,
+        ..asked
+    });
+    let bytes = encode(&Request { id, kind }).unwrap();
+    assert!(!String::from_utf8_lossy(&bytes).contains("fanout"));
 }
 
 #[test]

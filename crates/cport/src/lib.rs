@@ -36,10 +36,12 @@ use live::Live;
 use std::cell::RefCell;
 use std::ffi::{CStr, CString, OsStr, c_char, c_int};
 use std::fmt::Display;
+use std::mem::offset_of;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
+use std::ptr::{copy_nonoverlapping, null};
 use std::time::{Duration, SystemTime};
-use weir_broker::{Builder, Bytes, Frame, Port};
+use weir_broker::{Builder, Bytes, Fanout, Frame, Port};
 
 /// Largest number of frames of one `weir_port_send_batch`, as of [`Port::send_batch`].
 const SEND_FRAMES_MAX: usize = 1024;
@@ -73,6 +75,19 @@ pub struct COptions {
     snap_len: u32,
     priority: u32,
     broker: *const c_char,
+    fanout: *const c_char,
+}
+
+impl COptions {
+    const NONE: COptions = COptions {
+        size: 0,
+        flags: 0,
+        queue_bytes: 0,
+        snap_len: 0,
+        priority: 0,
+        broker: null(),
+        fanout: null(),
+    };
 }
 
 /// `struct weir_port_frame`.
@@ -167,7 +182,7 @@ fn timeout(us: i64) -> Option<Duration> {
 /// Applies the options; `None` (after `failed`) if they are invalid.
 ///
 /// # Safety
-/// `broker` is null or a C string.
+/// `broker` and `fanout` are null or C strings.
 unsafe fn configured(builder: Builder, options: &COptions) -> Option<Builder> {
     let unknown = options.flags & !option::ALL;
     if unknown != 0 {
@@ -199,6 +214,13 @@ unsafe fn configured(builder: Builder, options: &COptions) -> Option<Builder> {
         // SAFETY: not null, and therefore a C string by the caller's promise.
         let path = unsafe { CStr::from_ptr(options.broker) };
         builder = builder.broker(Path::new(OsStr::from_bytes(path.to_bytes())));
+    }
+    if !options.fanout.is_null() {
+        // SAFETY: the caller's promise.
+        let fanout = unsafe { text("fan-out", options.fanout) }?;
+        let fanout = fanout.parse::<Fanout>();
+        let fanout = fanout.map_err(|error| format!("options: fanout: {error}"));
+        builder = builder.fanout(reported(fanout)?);
     }
     Some(builder)
 }
@@ -247,8 +269,9 @@ unsafe fn opened(
         // SAFETY: not null, and therefore room for a length by the caller's promise; the rest may
         // be missing.
         let size = unsafe { (&raw const (*options).size).read() };
-        let own = size_of::<COptions>();
-        if size as usize != own {
+        let (own, before) = (size_of::<COptions>(), offset_of!(COptions, fanout));
+        let size = size as usize;
+        if size != own && size != before {
             failed(format!(
                 "options: a size of {size} bytes, but the library's options have {own}: \
                  set `size` to sizeof(struct weir_port_options), and compile with the \
@@ -256,8 +279,11 @@ unsafe fn opened(
             ));
             return None;
         }
-        // SAFETY: the structure has the whole length.
-        let options = unsafe { options.read() };
+        let mut given = COptions::NONE;
+        // SAFETY: the structure has this length, which is at most that of `given`; what a shorter
+        // one leaves out stays null.
+        unsafe { copy_nonoverlapping(options.cast::<u8>(), (&raw mut given).cast::<u8>(), size) };
+        let options = given;
         // SAFETY: the caller's promise.
         builder = unsafe { configured(builder, &options) }?;
         latency = options.flags & option::LATENCY != 0;

@@ -144,6 +144,12 @@ static void wrong(char *interface)
     struct weir_port_options old = {.size = 8};
     struct weir_port_options flags = {.size = sizeof flags, .flags = 0x30};
     struct weir_port_options high = {.size = sizeof high, .priority = 65536};
+    struct weir_port_options share = {.size = sizeof share, .fanout = "4/4"};
+    struct weir_port_options shorter = {
+        .size = offsetof(struct weir_port_options, fanout),
+        .priority = 65536,
+        .fanout = "4/4",
+    };
     struct iovec none = {NULL, 60};
     struct weir_port_frame to;
 
@@ -153,6 +159,11 @@ static void wrong(char *interface)
         weir_port_open(interface, NULL, &high) ||
         weir_port_open(interface, NULL, &old) ||
         strncmp(weir_port_error(), "options: a size of 8 bytes", 26) != 0)
+        abort();
+    if (weir_port_open(interface, NULL, &share) ||
+        strncmp(weir_port_error(), "options: fanout: `4/4` is no share", 34) ||
+        weir_port_open(interface, NULL, &shorter) ||
+        strncmp(weir_port_error(), "options: priority 65536", 23) != 0)
         abort();
     if (weir_port_recv(NULL, &to, 1, 0) != -1 ||
         weir_port_wait(NULL, 0) != -1 || weir_port_fd(NULL) != -1 ||

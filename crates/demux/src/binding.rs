@@ -12,6 +12,11 @@ pub enum Target {
     Tap(u32),
     /// The link of this number: the frame is forwarded.
     Link(u32),
+    /// The fan-out of this number: the frame goes to the port that has the
+    /// [bucket](crate::fanout::bucket) of its flow. A frame in a bucket that no
+    /// port has is not accepted. A plan in user space leaves the choice of the
+    /// port to its caller.
+    Fanout(u32),
     /// The kernel's own protocols.
     Kernel,
     /// No destination: the frame is dropped.
@@ -28,6 +33,7 @@ impl Target {
             Target::Link(number) => (2, number),
             Target::Kernel => (3, 0),
             Target::Drop => (4, 0),
+            Target::Fanout(number) => (5, number),
         };
         kind << 32 | u64::from(number)
     }
@@ -39,6 +45,7 @@ impl Target {
             1 => Target::Tap(number),
             2 => Target::Link(number),
             3 => Target::Kernel,
+            5 => Target::Fanout(number),
             _ => Target::Drop,
         }
     }
@@ -52,6 +59,7 @@ impl fmt::Display for Target {
             Target::Link(number) => write!(f, "link {number}"),
             Target::Kernel => f.write_str("kernel"),
             Target::Drop => f.write_str("drop"),
+            Target::Fanout(number) => write!(f, "fan-out {number}"),
         }
     }
 }

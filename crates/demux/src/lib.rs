@@ -45,6 +45,7 @@
 //! - `filter`: the accept paths of one program, as keys and residual tests.
 //! - `plan`: subtables, the decision tree over them, and the linear list.
 //! - `verdict`: the deliveries of one frame.
+//! - [`fanout`]: frames spread over several ports by flow.
 //! - [`kernel`]: a plan lowered to eBPF.
 //! - [`limits`]: upper bounds of a plan and of one filter.
 //!
@@ -60,6 +61,7 @@
 
 mod binding;
 mod expr;
+pub mod fanout;
 mod filter;
 pub mod kernel;
 pub mod limits;

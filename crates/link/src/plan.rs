@@ -118,8 +118,8 @@ impl PortMaps {
 #[derive(Debug)]
 pub struct PlanMaps {
     made: Vec<PlanMap>,
-    /// For each hook, one more than the edition that the installed second half
-    /// belongs to.
+    /// For each hook, the edition that the installed second half belongs to, and
+    /// whether it has fan-outs; 0 if none is installed.
     halves: [AtomicU64; 3],
     /// For each hook and half, whether the last loaded program
     /// [needs](Program::needs_perfmon) `CAP_PERFMON`.
@@ -260,8 +260,8 @@ impl PlanMaps {
 
     /// Loads the first half of the plan's program for a hook. If it goes on to a
     /// second half, and the installed one belongs to another edition of index and
-    /// store, the second half is loaded and installed first; running programs
-    /// then tail-call it.
+    /// store, or the plan has its first fan-out, the second half is loaded and
+    /// installed first; running programs then tail-call it.
     ///
     /// # Errors
     /// If the program cannot be generated, or the kernel refuses it.
@@ -273,6 +273,7 @@ impl PlanMaps {
             .iter()
             .find(|made| made.spec.role == MapRole::Index);
         let edition = edition.map_or(0, |made| u64::from(made.spec.edition)) + 1;
+        let edition = edition << 1 | u64::from(plan.fans_out());
         if plan.has_second_half(hook) && loaded.load(Ordering::Relaxed) != edition {
             let second = self.load_half(plan, hook, Half::Delivery)?;
             let place = hook.place().to_ne_bytes();

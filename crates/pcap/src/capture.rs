@@ -139,6 +139,9 @@ impl Capture {
         port = port
             .queue(queue)
             .priority(self.device.priority.unwrap_or(0));
+        if let Some(fanout) = &self.device.fanout {
+            port = port.fanout(fanout.clone());
+        }
         let mut port = port.open().map_err(|error| refusal(name, error))?;
         port.set_latency_mode(settings.immediate);
         let active = Active {

@@ -1,8 +1,8 @@
-//! Names of devices: `eth0`, or `weir:eth0` with options as `weir:eth0?queue=8MiB&priority=3`.
+//! Names of devices: `eth0`, or `weir:eth0` with options as `weir:eth0?queue=8MiB&fanout=4`.
 
 use rustix::net::netdevice::name_to_index;
 use rustix::net::{AddressFamily, SocketType, socket};
-use weir_broker::Bytes;
+use weir_broker::{Bytes, Fanout};
 
 /// The prefix of a name that is weir's alone.
 const SCHEME: &str = "weir:";
@@ -13,6 +13,7 @@ pub(crate) struct Device {
     pub(crate) interface: String,
     pub(crate) queue: Option<Bytes>,
     pub(crate) priority: Option<u16>,
+    pub(crate) fanout: Option<Fanout>,
     /// Whether neither weir nor the system's library has it.
     pub(crate) is_missing: bool,
 }
@@ -45,6 +46,7 @@ impl Device {
                 interface: name.to_owned(),
                 queue: None,
                 priority: None,
+                fanout: None,
                 is_missing: false,
             })
         })
@@ -57,6 +59,7 @@ impl Device {
             interface: name.to_owned(),
             queue: None,
             priority: None,
+            fanout: None,
             is_missing: true,
         }
     }
@@ -70,6 +73,7 @@ impl Device {
             interface: interface.to_owned(),
             queue: None,
             priority: None,
+            fanout: None,
             is_missing: false,
         };
         for option in options.split('&').filter(|option| !option.is_empty()) {
@@ -87,14 +91,13 @@ impl Device {
                     })?);
                 }
                 "fanout" => {
-                    return Err(format!(
-                        "`{name}`: ports have no fan-out yet; open captures with filters that \
-                         exclude each other, each with its own queue"
-                    ));
+                    let fanout = value.parse::<Fanout>();
+                    device.fanout =
+                        Some(fanout.map_err(|error| format!("fanout in `{name}`: {error}"))?);
                 }
                 _ => {
                     return Err(format!(
-                        "`{key}` in `{name}` is no option: there are queue and priority"
+                        "`{key}` in `{name}` is no option: there are queue, priority and fanout"
                     ));
                 }
             }
@@ -127,9 +130,15 @@ mod tests {
         assert_eq!(device.queue, Some(Bytes(8 << 20)));
         assert_eq!(device.priority, Some(3));
         assert_eq!(parsed("weir:eth0").unwrap().queue, None);
+        for fanout in ["4", "0/4", "workers"] {
+            let device = parsed(&format!("weir:eth0?fanout={fanout}")).unwrap();
+            assert_eq!(device.fanout, fanout.parse().ok());
+        }
         for (name, said) in [
             ("weir:", "names no interface"),
-            ("weir:eth0?fanout=4", "no fan-out"),
+            ("weir:eth0?fanout=4/4", "`4/4` is no share"),
+            ("weir:eth0?fanout=0", "`0` is no group"),
+            ("weir:eth0?fanout=", "is no group"),
             ("weir:eth0?queue=much", "queue in"),
             ("weir:eth0?priority=-1", "priority `-1`"),
             ("weir:eth0?speed=9", "`speed`"),

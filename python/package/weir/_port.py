@@ -32,7 +32,9 @@ class Port(_weir.Port, Closing):
 
     ``filter`` is a pcap-filter(7) expression; without it, every frame is accepted. ``queue`` is a
     number of bytes or a text such as ``"4 MiB"``. ``take=True`` keeps frames from the host and from
-    ports of lower priority. ``socket`` is the broker's; by default that of the variable
+    ports of lower priority. ``fanout`` is the share of the frames that the port gets, by flow:
+    ``"0/4"`` is the first of four equal ones, and a name is a group, whose members share all frames
+    (a number as the name is also the most members). ``socket`` is the broker's; by default that of the variable
     ``WEIR_SOCKET``, else the usual one.
 
     Iterating gives each frame as a :class:`Frame`, without end; ``async for`` as well. A signal such
@@ -52,11 +54,12 @@ class Port(_weir.Port, Closing):
         timestamps: bool = True,
         send: bool = False,
         latency: bool = False,
+        fanout: Optional[str] = None,
         socket: Union[str, "os.PathLike[str]", None] = None,
     ) -> "Port":
         return super().__new__(
             cls, interface, filter, language=language, priority=priority, take=take, queue=queue,
-            snaplen=snaplen, timestamps=timestamps, send=send, latency=latency,
+            snaplen=snaplen, timestamps=timestamps, send=send, latency=latency, fanout=fanout,
             socket=socket or os.environ.get("WEIR_SOCKET") or None,
         )
 

@@ -59,6 +59,7 @@ class Port:
         timestamps: bool = True,
         send: bool = False,
         latency: bool = False,
+        fanout: Optional[str] = None,
         socket: Optional[_Path] = None,
     ) -> _P: ...
     @property

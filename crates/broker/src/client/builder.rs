@@ -10,6 +10,7 @@ use crate::engine::kernel::namespace;
 use crate::protocol::{Attach, OpenPort, RequestKind, Response};
 use rustix::process::geteuid;
 use std::path::{Path, PathBuf};
+use weir_demux::fanout::Fanout;
 use weir_filter::lang::Language;
 use weir_wire::LinkType;
 
@@ -47,6 +48,7 @@ impl Builder {
                 timestamps: false,
                 tag: 0,
                 attach: Attach::Auto,
+                fanout: None,
                 namespace: None,
             },
             via: OpenVia::Either,
@@ -144,6 +146,15 @@ impl Builder {
     #[must_use]
     pub fn attach(mut self, attach: Attach) -> Builder {
         self.asked.attach = attach;
+        self
+    }
+
+    /// Sets the share of the frames that the port gets, or the group whose members
+    /// share them; by default the port gets all. Frames are shared out by flow: both
+    /// directions of a connection go to one port. See [`weir_demux::fanout`].
+    #[must_use]
+    pub fn fanout(mut self, fanout: Fanout) -> Builder {
+        self.asked.fanout = Some(fanout);
         self
     }
 

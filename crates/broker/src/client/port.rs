@@ -300,6 +300,12 @@ impl Port {
         Ok(())
     }
 
+    /// Whether this process has opened the port without a broker. A fan-out group then
+    /// has ports of this process only.
+    pub fn is_in_process(&self) -> bool {
+        matches!(self.backing, PortBackend::Local(_))
+    }
+
     /// The present properties of the port's interface.
     ///
     /// # Errors

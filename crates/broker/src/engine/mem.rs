@@ -12,6 +12,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::time::Duration;
+use weir_demux::fanout::{Buckets, Layout, bucket};
 use weir_demux::{Binding, BindingId, Filter, Plan, Target, Verdict};
 use weir_link::live::{EgressCounts, EgressRules};
 use weir_wire::LinkType;
@@ -47,6 +48,7 @@ struct Shared {
     plan: Plan,
     verdict: Verdict,
     slots: BTreeMap<u32, Slot>,
+    fanouts: BTreeMap<u32, Buckets>,
     attached: Option<Attach>,
 }
 
@@ -145,10 +147,19 @@ impl MemBackend {
         let wire_len = frame.len() as u32;
         shared.plan.run(frame, wire_len, &mut shared.verdict);
         for delivery in shared.verdict.deliveries() {
-            if let Target::Port(slot) = delivery.target
+            let port = match delivery.target {
+                Target::Port(slot) => Some((slot, delivery.tag)),
+                Target::Fanout(number) => {
+                    let buckets = shared.fanouts.get(&number);
+                    let bucket = bucket(frame, Layout::ETHERNET);
+                    buckets.and_then(|buckets| buckets.get(bucket))
+                }
+                _ => None,
+            };
+            if let Some((slot, tag)) = port
                 && let Some(slot) = shared.slots.get_mut(&slot)
             {
-                slot.put(frame, delivery.snap_len, delivery.tag);
+                slot.put(frame, delivery.snap_len, tag);
             }
         }
         let mut targets = shared.verdict.deliveries().iter();
@@ -298,6 +309,22 @@ impl InterfaceDemux for MemDemux {
         let _ = lock(&self.shared).plan.unbind(id);
     }
 
+    fn add_fanout(&mut self, buckets: &Buckets) -> Result<u32, Refusal> {
+        let mut shared = lock(&self.shared);
+        let next = shared.fanouts.keys().last().map_or(0, |last| last + 1);
+        shared.fanouts.insert(next, buckets.clone());
+        Ok(next)
+    }
+
+    fn change_fanout(&mut self, number: u32, buckets: &Buckets) -> Result<(), Refusal> {
+        lock(&self.shared).fanouts.insert(number, buckets.clone());
+        Ok(())
+    }
+
+    fn remove_fanout(&mut self, number: u32) {
+        lock(&self.shared).fanouts.remove(&number);
+    }
+
     fn release(&mut self, slot: u32) {
         lock(&self.shared).slots.remove(&slot);
     }
@@ -368,6 +395,7 @@ impl Backend for MemBackend {
             plan: Plan::new(0x5eed),
             verdict: Verdict::new(),
             slots: BTreeMap::new(),
+            fanouts: BTreeMap::new(),
             attached: None,
         }));
         let mut machine = lock(&self.inner);

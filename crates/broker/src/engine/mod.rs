@@ -12,6 +12,7 @@
 //! memory.
 
 mod attach_point;
+mod fanout;
 mod finished;
 pub mod kernel;
 mod lingering_rings;
@@ -25,6 +26,7 @@ mod usage;
 mod verifier_budget;
 
 pub use attach_point::NATIVE_HOLD;
+pub use fanout::limits as fanout_limits;
 pub use owner::Owner;
 pub use ports::{Engine, Finished, limits};
 pub use reload::Reloaded;
@@ -35,6 +37,7 @@ use crate::interface::InterfaceInfo;
 use crate::protocol::{Attach, Refusal};
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Weak;
+use weir_demux::fanout::Buckets;
 use weir_demux::{Binding, BindingId, Filter};
 use weir_link::live::{EgressCounts, EgressRules, EgressSocket};
 
@@ -122,6 +125,22 @@ pub trait InterfaceDemux {
 
     /// Removes a binding.
     fn unbind(&mut self, id: BindingId);
+
+    /// Makes a fan-out with these buckets; returns the number of its
+    /// [`Target::Fanout`](weir_demux::Target).
+    ///
+    /// # Errors
+    /// As for [`bind`](Self::bind).
+    fn add_fanout(&mut self, buckets: &Buckets) -> Result<u32, Refusal>;
+
+    /// Gives buckets of a fan-out to other slots, for every frame from then on.
+    ///
+    /// # Errors
+    /// As for [`bind`](Self::bind).
+    fn change_fanout(&mut self, number: u32, buckets: &Buckets) -> Result<(), Refusal>;
+
+    /// Removes a fan-out whose bindings are removed.
+    fn remove_fanout(&mut self, number: u32);
 
     /// Releases a slot whose binding is removed. If the kernel refused to
     /// remove the binding, the slot is not reused until it is removed.

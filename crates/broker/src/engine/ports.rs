@@ -1,5 +1,6 @@
 //! Open ports, and the operations on them.
 
+use super::fanout::{Bound, Groups};
 use super::finished::Ready;
 use super::lingering_rings::{LingeringRing, LingeringRings};
 use super::takeover::new_secret;
@@ -20,6 +21,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::net::Ipv4Addr;
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
+use weir_demux::fanout::Layout;
 use weir_demux::{Analysis, Binding, BindingId, Filter, Target};
 use weir_filter::ir::Program;
 
@@ -61,6 +63,7 @@ pub(super) struct Interface<D> {
     pub(super) info: InterfaceInfo,
     pub(super) divider: D,
     pub(super) ports: usize,
+    pub(super) groups: Groups,
     /// The host's claims, with their bindings.
     pub(super) claims: Vec<BoundClaim>,
     /// The end of the hold on native XDP that no port needs any more.
@@ -85,7 +88,8 @@ pub(super) struct Port {
     pub(super) filter: Filter,
     /// The verifier cost of the port's filter.
     pub(super) effort: VerifierCost,
-    pub(super) place: Option<(u32, BindingId)>,
+    /// The port's slot, and how it is bound.
+    pub(super) place: Option<(u32, Bound)>,
     /// The ring's id, once it is made.
     pub(super) ring: Option<u32>,
     /// The secret by which the port's program resumes it with the next broker;
@@ -186,6 +190,16 @@ impl<F: Backend> Engine<F> {
             let message = format!("{} is a port's way to send, and no interface", facts.name);
             return Err(Refusal::new(ErrorKind::Interface, message));
         }
+        if let Some(fanout) = &asked.fanout
+            && Layout::of(facts.linktype).is_none()
+        {
+            let (name, linktype) = (&facts.name, facts.linktype);
+            let message = format!(
+                "fan-out `{fanout}` on {name}: frames of link type {linktype} have no flows to share \
+                 them out by; open the port without"
+            );
+            return Err(Refusal::new(ErrorKind::Request, message));
+        }
         let filter = self.filter(grant, &facts, &asked.filter, asked.snap_len)?;
         let ifindex = facts.ifindex;
         let effort = self.check_effort(grant, owner.who.uid, ifindex, None, &filter)?;
@@ -243,17 +257,9 @@ impl<F: Backend> Engine<F> {
         let filter = compiled(known_guards, grant, &interface.info, &source, snap_len)?;
         let effort = self.check_effort(grant, uid, ifindex, Some(port), &filter)?;
         if let Some(known) = self.ports.get_mut(&port) {
-            if let Some((_, binding)) = known.place
-                && let Some(interface) = self.interfaces.get_mut(&ifindex)
-            {
-                let changed = interface.divider.rebind(binding, filter.clone());
-                if let Err(refusal) = changed {
-                    // The old filter was bound before, so it fits.
-                    let _ = interface.divider.rebind(binding, known.filter.clone());
-                    return Err(refusal);
-                }
+            if let Some(interface) = self.interfaces.get_mut(&ifindex) {
+                known.rebind(interface, port, filter, false)?;
             }
-            known.filter = filter;
             known.effort = effort;
             known.asked.filter = source;
         }
@@ -470,6 +476,7 @@ impl<F: Backend> Engine<F> {
             info: facts,
             divider,
             ports: 0,
+            groups: Groups::default(),
             claims,
             native_until: None,
         };
@@ -486,15 +493,10 @@ impl<F: Backend> Engine<F> {
         let port = self.ports.get_mut(&number).ok_or_else(|| no_port(number))?;
         let interface = self.interfaces.get_mut(&port.ifindex);
         let interface = interface.ok_or_else(|| no_port(number))?;
-        let bound = interface.divider.bind(Binding {
-            filter: port.filter.clone(),
-            priority: port.asked.priority,
-            copy: !port.asked.take,
-            target: Target::Port(reserved.slot),
-            tag: port.asked.tag,
-        });
-        let binding = bound.inspect_err(|_| interface.divider.release(reserved.slot))?;
-        port.place = Some((reserved.slot, binding));
+        let wanted = port.wanted(number, reserved.slot);
+        let bound = interface.groups.bind(&mut interface.divider, &wanted);
+        let bound = bound.inspect_err(|_| interface.divider.release(reserved.slot))?;
+        port.place = Some((reserved.slot, bound));
         port.ring = Some(reserved.ring);
         let (mut names, mut fds): (Vec<_>, Vec<_>) = reserved.fds.into_iter().unzip();
         if let Some(keep) = &self.runtime_dir {
@@ -545,9 +547,10 @@ impl<F: Backend> Engine<F> {
         }
         if let Some(interface) = self.interfaces.get_mut(&port.ifindex) {
             interface.ports -= 1;
-            if let Some((slot, binding)) = port.place {
-                interface.divider.unbind(binding);
-                interface.divider.release(slot);
+            if let Some((slot, bound)) = port.place {
+                let divider = &mut interface.divider;
+                interface.groups.unbind(divider, bound, number);
+                divider.release(slot);
             }
         }
         if self
@@ -592,6 +595,10 @@ impl<F: Backend> Engine<F> {
             refused: sent.refused,
             queue: port.asked.ring.0,
             attach: interface.map_or_else(String::new, |one| attach_name(&one.divider)),
+            fanout: port
+                .place
+                .zip(interface)
+                .and_then(|((_, bound), one)| one.groups.status(bound, number)),
         }
     }
 }

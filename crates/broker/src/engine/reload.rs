@@ -146,14 +146,12 @@ impl<F: Backend> Engine<F> {
         let filter = self.filter(grant, &facts, &asked.filter, asked.snap_len)?;
         let effort = self.check_effort(grant, owner.who.uid, ifindex, Some(number), &filter)?;
         let port = self.ports.get_mut(&number).ok_or_else(|| no_port(number))?;
-        if let Some((_, binding)) = port.place
-            && port.filter.program() != filter.program()
+        if port.filter.program() != filter.program()
             && let Some(interface) = self.interfaces.get_mut(&ifindex)
         {
-            interface.divider.rebind(binding, filter.clone())?;
+            port.rebind(interface, number, filter, true)?;
         }
         port.grant = grant;
-        port.filter = filter;
         port.effort = effort;
         self.send_again(number);
         // If recording fails, the next broker recomputes it.

@@ -1,5 +1,6 @@
 //! Taking over ports from a former broker.
 
+use super::fanout::Groups;
 use super::ports::{Interface, Port, bind_claims, no_port};
 use super::tx_state::TxState;
 use super::{Backend, Engine, InterfaceDemux, Owner, Queue};
@@ -8,7 +9,6 @@ use crate::protocol::{ErrorKind, Refusal, VERSION};
 use crate::runtime_dir::{PortRecord, RuntimeDir};
 use std::collections::BTreeMap;
 use std::io;
-use weir_demux::{Binding, Target};
 
 /// The connection of a port whose program has not reconnected.
 const NO_CONNECTION: u64 = 0;
@@ -82,7 +82,7 @@ impl<F: Backend> Engine<F> {
             return Ok(());
         };
         let claims = bind_claims(&self.policy, &facts, &mut divider, &[])?;
-        let mut ports = 0;
+        let (mut ports, mut groups) = (0, Groups::default());
         for kept in kept {
             // Under its present name.
             let mut asked = kept.asked.clone();
@@ -108,29 +108,25 @@ impl<F: Backend> Engine<F> {
             let Some(ring) = divider.take_over(kept.slot, &queue) else {
                 continue;
             };
-            let bound = divider.bind(Binding {
-                filter: filter.clone(),
-                priority: asked.priority,
-                copy: !asked.take,
-                target: Target::Port(kept.slot),
-                tag: asked.tag,
-            });
-            let Ok(binding) = bound else {
-                divider.release(kept.slot);
-                continue;
-            };
-            let port = Port {
+            let mut port = Port {
                 owner,
                 grant,
                 ifindex,
                 asked,
                 filter,
                 effort,
-                place: Some((kept.slot, binding)),
+                place: None,
                 ring: Some(ring),
                 secret: kept.secret,
-                sending: self.adopt_path(grant, &facts, kept.path),
+                sending: TxState::None,
             };
+            let wanted = port.wanted(kept.port, kept.slot);
+            let Ok(bound) = groups.bind(&mut divider, &wanted) else {
+                divider.release(kept.slot);
+                continue;
+            };
+            port.place = Some((kept.slot, bound));
+            port.sending = self.adopt_path(grant, &facts, kept.path);
             self.ports.insert(kept.port, port);
             ports += 1;
         }
@@ -143,6 +139,7 @@ impl<F: Backend> Engine<F> {
             info: facts,
             divider,
             ports,
+            groups,
             claims,
             native_until: None,
         };

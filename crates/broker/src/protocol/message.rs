@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::net::IpAddr;
 use std::str::FromStr;
+use weir_demux::fanout::Fanout;
 
 /// A request of an application.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -103,10 +104,39 @@ pub struct OpenPort {
     /// The attach point, if there is a choice.
     #[serde(default)]
     pub attach: Attach,
+    /// The share of the frames that the port gets, or the group that shares them;
+    /// `None` if the port gets all. Left out then, since brokers before this field
+    /// refuse it.
+    #[serde(default, skip_serializing_if = "Option::is_none", with = "fanout_text")]
+    pub fanout: Option<Fanout>,
     /// The inode of the network namespace of the interface: a broker of another
     /// namespace refuses. `None` for the broker's.
     #[serde(default)]
     pub namespace: Option<u64>,
+}
+
+/// A fan-out as its text, such as `0/4`.
+mod fanout_text {
+    use serde::{Deserialize, Deserializer, Serializer, de};
+    use weir_demux::fanout::Fanout;
+
+    pub(super) fn serialize<S: Serializer>(
+        fanout: &Option<Fanout>,
+        to: S,
+    ) -> Result<S::Ok, S::Error> {
+        match fanout {
+            Some(fanout) => to.collect_str(fanout),
+            None => to.serialize_none(),
+        }
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(
+        from: D,
+    ) -> Result<Option<Fanout>, D::Error> {
+        let text = Option::<String>::deserialize(from)?;
+        let parsed = text.map(|text| text.parse());
+        parsed.transpose().map_err(de::Error::custom)
+    }
 }
 
 /// The kernel hook at which frames are demultiplexed.
@@ -332,6 +362,31 @@ pub struct PortStatus {
     pub queue: u64,
     /// The hook at which frames are demultiplexed.
     pub attach: String,
+    /// The port's place in its fan-out; `None` if it is in none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fanout: Option<FanoutStatus>,
+}
+
+/// The place of a port in its fan-out.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct FanoutStatus {
+    /// The group's name; `None` for a share.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub group: Option<String>,
+    /// The number of the member, in the order of the ports' numbers, or of the
+    /// share; from 0.
+    pub member: u32,
+    /// Number of members, or of shares.
+    pub members: u32,
+}
+
+impl fmt::Display for FanoutStatus {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(group) = &self.group {
+            write!(f, "{group}:")?;
+        }
+        write!(f, "{}/{}", self.member, self.members)
+    }
 }
 
 /// An event of a port's interface.

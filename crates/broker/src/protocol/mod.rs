@@ -23,8 +23,8 @@ mod peer;
 mod socket;
 
 pub use message::{
-    Attach, ErrorKind, Event, InterfaceStatus, OpenPort, Opened, PortStatus, Refusal, Request,
-    RequestKind, Response, ServerMessage, TxReady,
+    Attach, ErrorKind, Event, FanoutStatus, InterfaceStatus, OpenPort, Opened, PortStatus, Refusal,
+    Request, RequestKind, Response, ServerMessage, TxReady,
 };
 pub use peer::{CAPABILITIES, Peer};
 pub use socket::{Channel, FDS_MAX, Listener, Received, Sent};

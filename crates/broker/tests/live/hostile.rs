@@ -45,6 +45,7 @@ pub(crate) fn ask(interface: &str) -> RequestKind {
         timestamps: false,
         tag: 0,
         attach: Attach::Auto,
+        fanout: None,
         namespace: None,
     })
 }

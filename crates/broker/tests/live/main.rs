@@ -2,6 +2,7 @@
 //! daemon for users without rights.
 
 mod events;
+mod fanout;
 mod hostile;
 mod memory;
 mod net;

@@ -58,7 +58,10 @@ fn broker() {
 /// A program that reads a port for ever, and says how many frames it got.
 fn reader() {
     let port = Port::on(&variable("WEIR_INTERFACE")).broker(Path::new(&variable("WEIR_SOCKET")));
-    let port = port.filter(&variable("WEIR_FILTER")).unwrap().take(true);
+    let mut port = port.filter(&variable("WEIR_FILTER")).unwrap().take(true);
+    if let Ok(fanout) = std::env::var("WEIR_FANOUT") {
+        port = port.fanout(fanout.parse().unwrap());
+    }
     let mut port = port.open().unwrap();
     say("ready");
     let (mut count, mut told) = (0, 0);
@@ -198,6 +201,19 @@ impl Folder {
     /// A user's program that takes the frames of a filter.
     pub(crate) fn reader(&self, net: &Net, uid: u32, filter: &str) -> Role {
         let mut role = self.reader_at_once(net, uid, filter);
+        role.hear("ready");
+        role
+    }
+
+    /// The same, as a member of a fan-out group.
+    pub(crate) fn member(&self, net: &Net, uid: u32, filter: &str, group: &str) -> Role {
+        let set = [
+            ("WEIR_SOCKET", self.socket.to_str().unwrap()),
+            ("WEIR_INTERFACE", net.eth_b.name()),
+            ("WEIR_FILTER", filter),
+            ("WEIR_FANOUT", group),
+        ];
+        let mut role = Role::start(net, "reader", Some(uid), &set);
         role.hear("ready");
         role
     }

@@ -38,6 +38,7 @@ fn open(interface: &str, filter: Source) -> RequestKind {
         timestamps: false,
         tag: 0,
         attach: Attach::Tc,
+        fanout: None,
         namespace: None,
     })
 }

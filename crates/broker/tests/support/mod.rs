@@ -164,6 +164,7 @@ pub(crate) fn copy(filter: &str) -> OpenPort {
         timestamps: false,
         tag: 0,
         attach: Attach::Auto,
+        fanout: None,
         namespace: None,
     }
 }

@@ -119,6 +119,11 @@ impl Image {
         entry.expect("room was asked for before")
     }
 
+    /// A word of an entry.
+    pub(super) fn entry_word(&self, entry: u32, word: u32) -> u64 {
+        self.table.get(entry, word)
+    }
+
     /// Sets a word of an entry.
     pub(super) fn put_entry(&mut self, entry: u32, word: u32, value: u64) {
         self.table.put(entry, word, value, &mut self.writes);

@@ -85,6 +85,21 @@ pub(super) mod test {
 /// Bytes of a test.
 pub(super) const TEST_BYTES: u32 = 16;
 
+/// Slots from this one on, below those that are no port's, are fan-outs: the rest
+/// of the number is the unit where the store has the buckets.
+pub(super) const SLOT_FANOUT: u32 = 1 << 31;
+
+/// The buckets of a fan-out in the store: a word each, slot and tag of the port
+/// that has the bucket.
+pub(super) mod fanout {
+    use crate::fanout::BUCKETS;
+
+    /// The slot of a bucket that no port has.
+    pub(in super::super) const NO_SLOT: u32 = u32::MAX;
+    pub(in super::super) const UNITS: u32 = BUCKETS as u32 / super::UNIT_WORDS;
+    const _: () = assert!(BUCKETS.is_power_of_two());
+}
+
 /// Slots that are no port's.
 pub(super) const SLOT_KERNEL: u32 = u32::MAX - 1;
 pub(super) const SLOT_DROP: u32 = u32::MAX;
@@ -147,8 +162,16 @@ pub(super) mod scratch {
     pub(in super::super) const LEN: i16 = TAKER + 8;
     /// The record's flags, as far as they are the frame's.
     pub(in super::super) const FLAGS: i16 = LEN + 4;
+    /// The bucket of the frame's flow, or [`NO_FLOW`] if it is not known yet; and
+    /// where the frame's packet begins, while it is hashed.
+    pub(in super::super) const FLOW: i16 = FLAGS + 4;
+    pub(in super::super) const NO_FLOW: i32 = -1;
+    pub(in super::super) const PACKET_AT: i16 = FLOW + 4;
+    /// Slot and snap length of the entry that is being noted.
+    pub(in super::super) const NOTED_SLOT: i16 = PACKET_AT + 4;
+    pub(in super::super) const NOTED_SNAP: i16 = NOTED_SLOT + 4;
     /// The results of the prefilters before a subtable: a byte each.
-    pub(in super::super) const SWITCH: i16 = FLAGS + 4;
+    pub(in super::super) const SWITCH: i16 = NOTED_SNAP + 4;
     pub(in super::super) const SWITCHES_MAX: u32 = 8;
     /// The pruned subtables that the cells let pass, a bit each; then the bits of
     /// the word at hand that remain to be looked up, and the word's number.

@@ -16,6 +16,7 @@
 mod code;
 mod decision_tree;
 mod expr;
+mod fanouts;
 mod image;
 mod layout;
 mod lowered_path;
@@ -52,6 +53,8 @@ pub mod limits {
     pub const DELIVERIES_MAX: u32 = super::layout::scratch::MATCHES_MAX;
     /// Table entries of one plan.
     pub const KEYS_MAX: u32 = 1 << 22;
+    /// Fan-outs of one plan.
+    pub const FANOUTS_MAX: usize = 1024;
     /// Bytes of one frame that a port can get.
     pub const CAPTURED_MAX: u32 = 1 << 18;
 }

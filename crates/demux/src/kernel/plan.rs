@@ -2,10 +2,11 @@
 
 use super::decision_tree::Node;
 use super::expr::Expr;
+use super::fanouts::Fanouts;
 use super::image::{Image, Memory, Write, bytes};
 use super::layout::{
-    SLOT_DROP, SLOT_KERNEL, TEST_BYTES, UNIT_BYTES, candidate, counter, entry, port, scratch,
-    subtable,
+    SLOT_DROP, SLOT_FANOUT, SLOT_KERNEL, TEST_BYTES, UNIT_BYTES, candidate, counter, entry, port,
+    scratch, subtable,
 };
 use super::limits;
 use super::lowered_path::{LoweredPath, lower_paths};
@@ -14,6 +15,7 @@ use super::prefilter::{Prefilter, PrefilterKey, Span};
 use super::prune::Pruning;
 use super::subtable::{Signature, Subtable};
 use crate::binding::{Binding, BindingId, Rank, Target};
+use crate::fanout::Layout;
 use crate::filter::Filter;
 use crate::plan::claims::Claims;
 use crate::plan::hash::Secret;
@@ -40,7 +42,9 @@ pub enum KernelBindError {
     #[error("binding {0} is not bound; it may have been unbound before")]
     Unknown(BindingId),
     /// A target that only the plan in user space knows.
-    #[error("frames cannot go to {0} in the kernel; ports, the kernel and drop are possible")]
+    #[error(
+        "frames cannot go to {0} in the kernel; ports, fan-outs that were made, the kernel and drop are possible"
+    )]
     Target(Target),
 }
 
@@ -57,6 +61,8 @@ pub struct Options {
     pub ports_max: u32,
     /// Keys to make room for at first; more come by twos.
     pub keys_hint: u32,
+    /// Where frames say of which flow they are.
+    pub layout: Layout,
 }
 
 impl Default for Options {
@@ -65,6 +71,7 @@ impl Default for Options {
             seed: 0,
             ports_max: 1024,
             keys_hint: 1024,
+            layout: Layout::ETHERNET,
         }
     }
 }
@@ -176,6 +183,7 @@ pub struct KernelPlan {
     pub(super) opaque: Vec<OpaqueFilter>,
     /// Programs have the rank of the first.
     pub(super) claims: Claims,
+    pub(super) fanouts: Fanouts,
     pub(super) epoch: u64,
     pub(super) retired: VecDeque<(u64, Retired)>,
 }
@@ -201,6 +209,7 @@ impl KernelPlan {
             pruning: None,
             opaque: Vec::new(),
             claims: Claims::new(),
+            fanouts: Fanouts::default(),
             epoch: 0,
             retired: VecDeque::new(),
         }
@@ -384,7 +393,7 @@ impl KernelPlan {
         self.retired.is_empty()
     }
 
-    fn change(&mut self, programs: Recompile, renewed: bool) -> Change {
+    pub(super) fn change(&mut self, programs: Recompile, renewed: bool) -> Change {
         let writes = self.image.take_writes();
         Change {
             writes: if renewed { Vec::new() } else { writes },
@@ -410,6 +419,10 @@ impl KernelPlan {
             }),
             Target::Kernel => Ok(SLOT_KERNEL),
             Target::Drop => Ok(SLOT_DROP),
+            Target::Fanout(number) => match self.fanouts.unit(number) {
+                Some(unit) => Ok(SLOT_FANOUT | unit),
+                None => Err(KernelBindError::Target(target)),
+            },
             Target::Tap(_) | Target::Link(_) => Err(KernelBindError::Target(target)),
         }
     }
@@ -546,7 +559,7 @@ impl KernelPlan {
 
     /// Makes room for this many units and entries; `true` if memory had to
     /// grow for it.
-    fn make_room(&mut self, units: u32, entries: u32) -> Result<bool, KernelBindError> {
+    pub(super) fn make_room(&mut self, units: u32, entries: u32) -> Result<bool, KernelBindError> {
         if self.image.has_room(units, entries) {
             return Ok(false);
         }
@@ -767,11 +780,11 @@ impl LoweredPath {
 }
 
 /// Two numbers of 32 bits as one word: the one at the lower address first.
-fn pair(first: u32, second: u32) -> u64 {
+pub(super) fn pair(first: u32, second: u32) -> u64 {
     u64::from(first) | u64::from(second) << 32
 }
 
-fn full(what: &'static str, found: usize, max: usize) -> Result<(), KernelBindError> {
+pub(super) fn full(what: &'static str, found: usize, max: usize) -> Result<(), KernelBindError> {
     if found > max {
         return Err(KernelBindError::Full { what, found, max });
     }

@@ -4,6 +4,8 @@
 
 #![allow(dead_code, unreachable_pub, reason = "each test uses its part")]
 
+pub mod flows;
+
 use weir_demux::{Binding, BindingId, Delivery, Filter, Plan, Target, Verdict};
 use weir_filter::interp;
 use weir_filter::ir::{BinOp, Block, Builder, Cmp, Program, SNAPLEN_ALL, Value, Width};

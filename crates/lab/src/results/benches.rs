@@ -83,6 +83,7 @@ pub const BENCHES: &[Listed] = &[
     row("link/bpf", Bench("weir-link", "bpf", ""), &[Root], 30),
     row("link/plan_kernel runs", Bench("weir-link", "plan_kernel", "runs"), &[Root], 60),
     row("link/plan_kernel few", Bench("weir-link", "plan_kernel", "few"), &[Root], 90),
+    row("link/plan_kernel fanout", Bench("weir-link", "plan_kernel", "fanout"), &[Root], 30),
     row("link/plan_kernel acl", Bench("weir-link", "plan_kernel", "acl"), &[Root], 60),
     row("link/plan_kernel mixed", Bench("weir-link", "plan_kernel", "mixed"), &[Root], 30),
     row("link/plan_kernel changes", Bench("weir-link", "plan_kernel", "changes"), &[Root], 15),

@@ -55,6 +55,7 @@ impl Bed {
             seed: 0x5eed,
             ports_max: ports.max(16),
             keys_hint: 1 << 13,
+            ..Options::default()
         });
         let maps = PlanMaps::new(&plan).expect("maps");
         let ring = |slot| {

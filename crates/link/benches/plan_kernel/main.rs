@@ -2,7 +2,7 @@
 //! loss beside packet sockets and `AF_XDP`, and what changes cost.
 //!
 //! ```sh
-//! sudo cargo bench -p weir-link --bench plan_kernel -- [runs] [few] [acl] [mixed] [changes] [sockets] [evenly] [costs] [lossless] [arriving] [host] [60] [1514] [ordinary]
+//! sudo cargo bench -p weir-link --bench plan_kernel -- [runs] [few] [fanout] [acl] [mixed] [changes] [sockets] [evenly] [costs] [lossless] [arriving] [host] [60] [1514] [ordinary]
 //! ```
 //!
 //! All parts without a name; `costs`, `lossless` and `arriving` with frames of
@@ -13,6 +13,7 @@ mod acl;
 mod bed;
 mod changes;
 mod evenly;
+mod fanout;
 mod host;
 mod live;
 mod packet;
@@ -61,6 +62,9 @@ fn main() {
         for ports in [1, 4] {
             runs::few_ports(ports, &results);
         }
+    }
+    if wanted("fanout") {
+        fanout::fanout(&results);
     }
     if wanted("acl") {
         acl::acl(&results);

@@ -67,12 +67,15 @@ pub(crate) fn drain(reader: &mut Reader) {
 }
 
 /// A row's cells: each figure, and how many times the first row's it is.
-fn beside<const N: usize>(figures: [f64; N], first: [f64; N]) -> impl Iterator<Item = String> {
+pub(crate) fn beside<const N: usize>(
+    figures: [f64; N],
+    first: [f64; N],
+) -> impl Iterator<Item = String> {
     let both = figures.into_iter().zip(first);
     both.flat_map(|(figure, first)| [ns(figure), format!("{:.2}", figure / first)])
 }
 
-const HOT: Flows = Flows {
+pub(crate) const HOT: Flows = Flows {
     count: 1,
     scattered: false,
 };
@@ -96,7 +99,7 @@ fn connections(hook: Hook, count: u32, ports: u32, ring_bytes: u32) -> Bed {
 
 /// One figure of a row: what the plan costs for a frame, without what the
 /// program before it does, which writes the flow.
-struct Cell {
+pub(crate) struct Cell {
     driver: Program,
     frame: Vec<u8>,
     repeat: u32,
@@ -109,7 +112,7 @@ struct Cell {
 
 impl Cell {
     /// For this many frames of those flows.
-    fn new(bed: &Bed, flows: &Flows, frame: Vec<u8>, repeat: u32) -> Cell {
+    pub(crate) fn new(bed: &Bed, flows: &Flows, frame: Vec<u8>, repeat: u32) -> Cell {
         Cell {
             driver: bed.driver(flows),
             frame,
@@ -139,7 +142,7 @@ impl Cell {
 }
 
 /// A plan, and what is measured of it.
-struct Row<const N: usize> {
+pub(crate) struct Row<const N: usize> {
     bindings: u32,
     bed: Bed,
     readers: Vec<Reader>,
@@ -147,7 +150,7 @@ struct Row<const N: usize> {
 }
 
 impl<const N: usize> Row<N> {
-    fn new(bindings: u32, bed: Bed, cells: [Cell; N]) -> Row<N> {
+    pub(crate) fn new(bindings: u32, bed: Bed, cells: [Cell; N]) -> Row<N> {
         let readers = (0..bed.ports()).map(|n| bed.reader(n)).collect();
         Row {
             bindings,
@@ -157,12 +160,12 @@ impl<const N: usize> Row<N> {
         }
     }
 
-    fn figures(&self) -> [f64; N] {
+    pub(crate) fn figures(&self) -> [f64; N] {
         self.cells.each_ref().map(Cell::ns)
     }
 
     /// Frames that any port has lost.
-    fn lost(&self) -> u64 {
+    pub(crate) fn lost(&self) -> u64 {
         let lost = |slot| self.bed.maps.counters(slot).expect("counters").lost;
         (0..self.readers.len() as u32).map(lost).sum()
     }
@@ -170,7 +173,7 @@ impl<const N: usize> Row<N> {
 
 /// Measures all rows in turn, in many rounds: what else the machine does falls
 /// on all alike.
-fn measure<const N: usize>(rows: &mut [Row<N>]) {
+pub(crate) fn measure<const N: usize>(rows: &mut [Row<N>]) {
     const ROUNDS: usize = 12;
     for row in &mut *rows {
         for cell in &mut row.cells {

@@ -9,6 +9,7 @@ mod bound;
 mod churn;
 #[path = "../../../demux/tests/common/mod.rs"]
 mod common;
+mod fanout;
 mod many;
 mod rig;
 mod verifier;

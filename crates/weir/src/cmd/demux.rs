@@ -7,6 +7,7 @@ use crate::filterset::compile::Compiler;
 use crate::filterset::file_demux::FileDemux;
 use crate::filterset::port_counts::PortCounts;
 use crate::filterset::port_spec::{self, PortSpec};
+use crate::filterset::share;
 use crate::input::capture_file;
 use crate::report::format;
 use crate::signals::ShutdownSignal;
@@ -14,6 +15,7 @@ use files::PortFiles;
 use indicatif::ProgressBar;
 use std::io::{BufWriter, Write};
 use std::path::PathBuf;
+use weir_demux::fanout::Share;
 use weir_filter::lang::cspf::Dialect;
 use weir_link::pcap::{Error, FrameRef, Interface, Reader};
 
@@ -67,6 +69,12 @@ pub(crate) struct Args {
     #[arg(long, value_name = "NAME=N", value_delimiter = ',', value_parser = port_spec::priority_argument)]
     priority: Vec<(String, u16)>,
 
+    /// Divide a share of the frames only: share I, from 0, of N equal ones
+    ///
+    /// Frames are shared out by flow, as `weir listen --fanout` does.
+    #[arg(long, value_name = "I/N")]
+    fanout: Option<Share>,
+
     /// Language of the filters given with --port: expr, cbpf or cspf
     #[arg(long, value_name = "LANG", default_value = "expr")]
     lang: weir_filter::lang::Language,
@@ -118,6 +126,7 @@ pub(crate) fn run(args: &Args) -> Result<(), CliError> {
     let mut work = DemuxRun {
         demux: FileDemux::new(&ports, args.config.as_deref(), &compiler),
         tally: PortCounts::new(ports.len()),
+        share: args.fanout,
         first: None,
         files: None,
     };
@@ -157,6 +166,7 @@ fn ports(args: &Args) -> Result<Vec<PortSpec>, CliError> {
 struct DemuxRun<'a> {
     demux: FileDemux<'a>,
     tally: PortCounts,
+    share: Option<Share>,
     /// The first file's first interface.
     first: Option<Interface>,
     files: Option<PortFiles>,
@@ -217,6 +227,7 @@ impl DemuxRun<'_> {
         let interface = reader.interfaces().first();
         let interface = interface.cloned().unwrap_or_else(Interface::ethernet);
         self.demux.prepare(interface.linktype)?;
+        share::has(self.share, interface.linktype, &[]).map_err(CliError::refused)?;
         self.first = Some(interface);
         if let Some(folder) = &args.write {
             self.files = Some(PortFiles::create(folder, names, &args.read)?);
@@ -254,6 +265,9 @@ impl DemuxRun<'_> {
     /// Demultiplexes, counts and writes one frame.
     #[inline]
     fn take(&mut self, frame: &FrameRef<'_>) -> Result<(), String> {
+        if !share::has(self.share, frame.linktype(), frame.bytes)? {
+            return Ok(());
+        }
         let ports = self.demux.judge(frame);
         self.tally.add(frame, &ports);
         let mut written = Ok(());

@@ -22,6 +22,7 @@ use std::time::{Duration, Instant};
 use weir_broker::interface::is_path;
 use weir_broker::protocol::{Attach, Event};
 use weir_broker::{Bytes, Port, PortCounters, PortError, Timeout};
+use weir_demux::fanout::Fanout;
 use weir_link::bpf::program_info;
 use weir_link::net::{Interface, interfaces};
 
@@ -41,6 +42,7 @@ Examples:
   weir listen eth0 -w trace-%Y%m%d-%H%M%S.pcapng -G 3600 -s 128
   weir listen eth0 -w ring.pcapng -C 100 -W 10
   weir listen -r ring.pcapng0 'tcp port 443' -w https.pcap
+  weir listen eth0 --fanout workers 'tcp port 80'
 
 A line a frame: the time of day (UTC), `In` for received frames and `Out` for sent ones, and
 what `tcpdump -nS` says: ends, protocol, sequence numbers, options, names in DNS, TLS and HTTP; at
@@ -85,6 +87,17 @@ pub(crate) struct Args {
     #[arg(long, value_name = "N", default_value_t = 0, value_parser = priority,
           allow_negative_numbers = true)]
     priority: u16,
+
+    /// Receive a share of the frames: a fixed one, as 0/4, or one of a group's
+    ///
+    /// Frames are shared out by flow: both directions of a connection go one
+    /// way, and so do all fragments of a datagram. I/N is share I (from 0) of N
+    /// equal ones (at most 64), the same live and of a file. A name, such as
+    /// workers, is a group: those who listen with the same name, filter,
+    /// priority and user share all frames, and the share of one that ends goes
+    /// to the rest. A number as the name is also the most members.
+    #[arg(long, value_name = "I/N|GROUP")]
+    fanout: Option<Fanout>,
 
     /// Segment super-frames into the frames that go over the wire
     ///
@@ -244,9 +257,22 @@ impl Args {
         if let Some(snap_len) = self.snap_len() {
             builder = builder.snap_len(snap_len);
         }
+        if let Some(fanout) = &self.fanout {
+            builder = builder.fanout(fanout.clone());
+        }
+        let port = builder.open().map_err(live_port::failure)?;
+        if let Some(Fanout::Group(group)) = &self.fanout
+            && port.is_in_process()
+        {
+            let name = group.name();
+            return Err(CliError::refused(format!(
+                "--fanout {name}: processes meet in a group at the broker, and none serves this \
+                 network: start `weir broker`, or give each process a fixed share, such as 0/4"
+            )));
+        }
         Ok(Tapped {
             name: interface.to_owned(),
-            port: builder.open().map_err(live_port::failure)?,
+            port,
             source: 0,
             is_gone: false,
         })

@@ -11,7 +11,7 @@ use std::io::{self, IsTerminal, Write};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
-use weir_broker::protocol::{InterfaceStatus, PortStatus};
+use weir_broker::protocol::{FanoutStatus, InterfaceStatus, PortStatus};
 use weir_broker::{Bytes, Connection, PortError, SOCKET_DEFAULT};
 
 /// Show the open ports and their owners
@@ -30,7 +30,8 @@ SIGINT or SIGTERM.")]
 pub(crate) struct Args {
     /// Print one line of JSON, an array: interface, filter, priority, copy,
     /// pid, uid, delivered, lost, queue, port, sent, refused, at, namespace
-    /// (the network namespace's number in /proc; null if unknown)
+    /// (the network namespace's number in /proc; null if unknown), fanout
+    /// (group, unless it is a fixed share, member and members; null without)
     #[arg(long, conflicts_with = "watch")]
     json: bool,
 
@@ -61,6 +62,7 @@ struct Json<'a> {
     refused: u64,
     at: &'a str,
     namespace: Option<u64>,
+    fanout: Option<&'a FanoutStatus>,
 }
 
 /// Time between two snapshots, for the rate.
@@ -127,6 +129,7 @@ fn json(ports: &[Of<PortStatus>]) -> Result<String, CliError> {
             sent: port.sent,
             refused: port.refused,
             at: &port.attach,
+            fanout: port.fanout.as_ref(),
         })
         .collect();
     serde_json::to_string(&ports).map_err(CliError::run)
@@ -256,6 +259,10 @@ impl PortSnapshot {
         if any_other {
             columns.push(Left("namespace"));
         }
+        let any_fanout = self.ports.iter().any(|(_, port)| port.fanout.is_some());
+        if any_fanout {
+            columns.push(Left("fan-out"));
+        }
         // Each process that opens ports without the broker numbers them from 1
         // in each network namespace.
         let key = |of: Option<u64>, port: &PortStatus| (of, port.pid, port.port);
@@ -271,6 +278,10 @@ impl PortSnapshot {
             let mut row = row(port, rate);
             if any_other {
                 row.push(other.unwrap_or_else(|| "this".to_owned()));
+            }
+            if any_fanout {
+                let fanout = port.fanout.as_ref();
+                row.push(fanout.map_or_else(String::new, ToString::to_string));
             }
             row
         });

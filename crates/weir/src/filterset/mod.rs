@@ -5,3 +5,4 @@ pub(super) mod file_demux;
 pub(super) mod per_linktype;
 pub(super) mod port_counts;
 pub(super) mod port_spec;
+pub(super) mod share;

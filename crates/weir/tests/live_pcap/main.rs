@@ -217,13 +217,50 @@ fn what_is_refused_names_the_remedy() {
         &["permission", "a grant for eth0 can be added"],
     );
     says(&bench, "any", &["a port is of one interface"]);
-    says(&bench, "weir:eth0?fanout=4", &["no fan-out yet"]);
+    says(
+        &bench,
+        "weir:eth0?fanout=4/4",
+        &["`4/4` is no share", "such as 0/4"],
+    );
     bench.broker.take().unwrap().stop();
     says(
         &bench,
         "eth0",
         &["no broker listens on", "start `weir broker`"],
     );
+}
+
+/// Captures of a device with a fan-out share the packets of a filter by flow.
+#[test]
+fn captures_share_the_flows_of_a_group() {
+    let Some(bench) = bench("pcap-fanout", POLICY, &["tcpdump"]) else {
+        return;
+    };
+    let _server = bench.net.server(5000);
+    let capture = |_| {
+        let device = "weir:eth0?fanout=2";
+        let tcpdump = ["tcpdump", "-nlt", "-i", device, "udp dst port 5000"];
+        bench.exec(&tcpdump).until("listening on")
+    };
+    let captures: Vec<Running> = (0..2).map(capture).collect();
+    for _ in 0..30 {
+        bench.net.send(5000, 4);
+    }
+    std::thread::sleep(Duration::from_millis(500));
+    let mut flows = std::collections::BTreeMap::new();
+    for (number, running) in captures.into_iter().enumerate() {
+        running.signal(Signal::INT);
+        let ended = running.end();
+        assert_eq!(ended.code, Some(0), "{ended:?}");
+        for line in ended.stdout.lines().filter(|line| !line.is_empty()) {
+            let flow = line.split(" > ").next().unwrap_or_default().to_owned();
+            *flows.entry((flow, number)).or_insert(0) += 1;
+        }
+    }
+    assert_eq!(flows.len(), 30, "each flow at one capture: {flows:?}");
+    assert!(flows.values().all(|packets| *packets == 4), "{flows:?}");
+    let first = flows.keys().filter(|(_, number)| *number == 0).count();
+    assert!((1..30).contains(&first), "{first} of 30 flows at the first");
 }
 
 #[test]

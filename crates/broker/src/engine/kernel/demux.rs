@@ -9,6 +9,7 @@ use crate::protocol::{Attach, ErrorKind, Refusal};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Weak};
+use weir_demux::fanout::{Buckets, Layout};
 use weir_demux::kernel::{
     Change, Clock, Hook as PlanHook, KernelPlan, MapRole, Options, PortSettings, Recompile,
 };
@@ -87,7 +88,7 @@ impl KernelDemux {
         events_fd: Arc<OwnedFd>,
         pins: Option<Pins>,
     ) -> Result<KernelDemux, Refusal> {
-        let plan = plan();
+        let plan = plan(facts);
         let maps = PlanMaps::new(&plan).map_err(system)?;
         if let Some(pins) = &pins {
             pins.sweep().map_err(system)?;
@@ -105,7 +106,7 @@ impl KernelDemux {
         events_fd: Arc<OwnedFd>,
         pins: Pins,
     ) -> Result<Option<KernelDemux>, Refusal> {
-        let plan = plan();
+        let plan = plan(facts);
         let ports = PortMaps::pinned(&pins.folder).map_err(system)?;
         let Some(ports) = ports.filter(|ports| ports.ports_max() == SLOTS) else {
             return Ok(None);
@@ -368,8 +369,10 @@ impl KernelDemux {
     }
 }
 
-fn plan() -> KernelPlan {
+fn plan(facts: &InterfaceInfo) -> KernelPlan {
     KernelPlan::new(Options {
+        // Ports of link types without flows are not members of a fan-out.
+        layout: Layout::of(facts.linktype).unwrap_or(Layout::ETHERNET),
         // Random, so that peers cannot choose collisions.
         seed: random(),
         ports_max: SLOTS,
@@ -517,6 +520,26 @@ impl InterfaceDemux for KernelDemux {
         if let Ok(change) = self.plan.0.unbind(id) {
             // A program that failed to load is tried again with the next
             // change; by then it has no effect for the unbound binding.
+            self.is_behind |= self.apply(&change).is_err();
+        }
+    }
+
+    fn add_fanout(&mut self, buckets: &Buckets) -> Result<u32, Refusal> {
+        let added = self.plan.0.add_fanout(buckets);
+        let (number, change) = added.map_err(|error| Refusal::new(ErrorKind::Limit, error))?;
+        let applied = self.apply(&change);
+        applied.inspect_err(|_| self.remove_fanout(number))?;
+        Ok(number)
+    }
+
+    fn change_fanout(&mut self, number: u32, buckets: &Buckets) -> Result<(), Refusal> {
+        let changed = self.plan.0.change_fanout(number, buckets);
+        let change = changed.map_err(|error| Refusal::new(ErrorKind::Limit, error))?;
+        self.apply(&change)
+    }
+
+    fn remove_fanout(&mut self, number: u32) {
+        if let Ok(change) = self.plan.0.remove_fanout(number) {
             self.is_behind |= self.apply(&change).is_err();
         }
     }

@@ -1,6 +1,6 @@
 //! Delivery of the noted ports, by rank, into their rings; and the frame's verdict.
 
-use super::super::layout::{SLOT_DROP, SLOT_KERNEL, counter, entry, port, scratch};
+use super::super::layout::{SLOT_DROP, SLOT_KERNEL, counter, entry, fanout, port, scratch};
 use super::super::maps::{Hook, MapRole};
 use super::super::record::{
     FLAG_CUT, FLAG_GSO, FLAG_SHORT, HEADER_BYTES, QUEUE_SHIFT, SHORT_FRAME_MAX, SHORT_HEADER_BYTES,
@@ -235,6 +235,7 @@ impl Coder<'_> {
         self.get(op::W, Reg::R1, Reg::R5, in_entry(entry::TAG_SNAP));
         self.set(op::W, SCRATCH, field(at::TAG), Reg::R1);
         self.set(op::W, SCRATCH, scratch::CAPTURED, Reg::R4);
+        self.member(to.next);
         self.set(op::W, Reg::FP, SLOT, CALLEE_SAVED);
         let (kernel, drop) = (SLOT_KERNEL as i32, SLOT_DROP as i32);
         let jump = Insn::jump32(op::JLT, CALLEE_SAVED, kernel);
@@ -245,6 +246,23 @@ impl Coder<'_> {
         self.alu(op::OR, Reg::R3, FATE_KERNEL);
         self.set(op::W, SCRATCH, scratch::FATE, Reg::R3);
         self.asm.goto(to.next);
+    }
+
+    /// In place of a fan-out's slot in r9, that of the port which has the bucket of
+    /// the frame's flow, and its tag in the record.
+    fn member(&mut self, none: Label) {
+        if !self.plan.fans_out() {
+            return;
+        }
+        let single = self.asm.label();
+        self.unless_fanout(CALLEE_SAVED, single);
+        self.bucket(CALLEE_SAVED, none);
+        self.get(op::W, CALLEE_SAVED, Reg::R1, 0);
+        self.get(op::W, Reg::R2, Reg::R1, 4);
+        self.set(op::W, SCRATCH, field(at::TAG), Reg::R2);
+        let is_none = Insn::jump32(op::JEQ, CALLEE_SAVED, fanout::NO_SLOT as i32);
+        self.asm.jump(is_none, none);
+        self.asm.bind(single);
     }
 
     /// The port's settings: its snap length, clock and wake-ups. A frame for which they require

@@ -5,6 +5,7 @@ use super::super::layout::scratch;
 use super::super::plan::KernelPlan;
 use super::frame::HEAD_MIN;
 use super::{CONTEXT, Coder, LEN, SCRATCH};
+use crate::fanout;
 use weir_filter::backend::ebpf::{Insn, Label, Reg, Src, op};
 use weir_filter::ir::{BinOp, Cmp, Op, Operand, Value, Width};
 
@@ -37,7 +38,12 @@ pub(super) fn head_bytes(plan: &KernelPlan) -> u32 {
         }
         _ => None,
     });
-    ends.max().unwrap_or(0).max(HEAD_MIN).next_multiple_of(8)
+    let least = if plan.fans_out() {
+        fanout::HEAD_BYTES as u32
+    } else {
+        HEAD_MIN
+    };
+    ends.max().unwrap_or(0).max(least).next_multiple_of(8)
 }
 
 fn size_of(width: Width) -> (u8, i32) {

@@ -56,6 +56,9 @@ impl Coder<'_> {
         self.set(op::DW, SCRATCH, scratch::BEST, -1);
         self.set(op::DW, SCRATCH, scratch::LIMIT, -1);
         self.set(op::W, SCRATCH, scratch::SHIFT, 0);
+        if self.plan.fans_out() {
+            self.set(op::W, SCRATCH, scratch::FLOW, scratch::NO_FLOW);
+        }
         let ready = self.asm.label();
         if self.is_tc() {
             self.get(op::W, LEN, CONTEXT, sk_buff::LEN);

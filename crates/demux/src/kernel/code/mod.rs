@@ -12,6 +12,7 @@ mod candidates;
 mod dedup_mark;
 mod deliver;
 mod eval;
+mod fanout;
 mod frame;
 mod opaque;
 mod prune;
@@ -127,6 +128,9 @@ impl Coder<'_> {
             return Ok(());
         }
         self.frame();
+        if self.plan.opaque.iter().any(|whole| self.is_fanout(whole)) {
+            self.hash_flow_now();
+        }
         let parts = [
             self.plan.trees.clone(),
             self.plan.newcomers_of(&self.plan.trees),
@@ -141,6 +145,7 @@ impl Coder<'_> {
             self.resolve(done);
             self.asm.bind(done);
             self.deliver();
+            self.flow_routine();
             return Ok(());
         }
         let plan = self.plan;
@@ -165,6 +170,7 @@ impl Coder<'_> {
         if self.is_tc() {
             self.load_routine();
         }
+        self.flow_routine();
         Ok(())
     }
 
@@ -197,6 +203,7 @@ impl Coder<'_> {
         self.resolve(done);
         self.asm.bind(done);
         self.deliver();
+        self.flow_routine();
     }
 }
 
@@ -213,6 +220,10 @@ struct Coder<'p> {
     pass: Label,
     /// The routine that loads bytes of a frame whose VLAN tag was taken out.
     load: Label,
+    /// The routine that finds the bucket of the frame's flow.
+    flow: Label,
+    /// The frame's flow is hashed at the start, for opaque filters.
+    is_hashed: bool,
     /// The expressions whose values are in scratch memory, in the order of
     /// [`scratch::SHARED`].
     shared: Vec<&'p Expr>,
@@ -221,7 +232,7 @@ struct Coder<'p> {
 impl<'p> Coder<'p> {
     fn new(plan: &'p KernelPlan, hook: Hook) -> Coder<'p> {
         let mut asm = Asm::new();
-        let (pass, load) = (asm.label(), asm.label());
+        let [pass, load, flow] = [(); 3].map(|()| asm.label());
         Coder {
             plan,
             hook,
@@ -230,6 +241,8 @@ impl<'p> Coder<'p> {
             checked: 0,
             pass,
             load,
+            flow,
+            is_hashed: false,
             shared: Vec::new(),
         }
     }

@@ -4,7 +4,7 @@
 use super::frame::{TAG_AT, TAG_BYTES, sk_buff};
 use super::resolve::in_entry;
 use super::{CALLEE_SAVED, CONTEXT, Coder, LEN, SCRATCH};
-use crate::kernel::layout::{UNIT_BYTES, entry, scratch};
+use crate::kernel::layout::{SLOT_FANOUT, SLOT_KERNEL, UNIT_BYTES, entry, scratch};
 use crate::kernel::maps::MapRole;
 use crate::kernel::plan::OpaqueFilter;
 use weir_filter::backend::ebpf::{
@@ -72,9 +72,15 @@ impl Coder<'_> {
         self.get(op::DW, Reg::R2, Reg::R5, in_entry(entry::RANK));
         self.get(op::DW, Reg::R1, SCRATCH, scratch::LIMIT);
         self.branch(op::JGE, Reg::R2, Reg::R1, next);
-        self.note(next);
+        self.note(self.is_fanout(whole), next);
         self.asm.bind(next);
         Ok(())
+    }
+
+    /// Whether an opaque filter's target is a fan-out.
+    pub(super) fn is_fanout(&self, whole: &OpaqueFilter) -> bool {
+        let slot = self.plan.image.entry_word(whole.entry, entry::SLOT) as u32;
+        (SLOT_FANOUT..SLOT_KERNEL).contains(&slot)
     }
 
     /// `bpf_skb_load_bytes` with the tag in its place: the same arguments and

@@ -380,13 +380,17 @@ impl Coder<'_> {
         self.asm.bind(loops.accept_entry);
         self.get(op::DW, Reg::R2, Reg::R5, in_entry(entry::RANK));
         self.get(op::W, Reg::R3, Reg::R5, in_entry(entry::TAG_SNAP) + 4);
-        self.note(loops.lines);
+        self.note(self.plan.fans_out(), loops.lines);
     }
 
     /// Notes that the entry at r5 (its unit in scratch memory) accepts: rank
-    /// r2, snap length r3. Goes on at `done`.
-    pub(super) fn note(&mut self, done: Label) {
+    /// r2, snap length r3. Goes on at `done`. Its target can only be a fan-out if
+    /// `fans_out` says so.
+    pub(super) fn note(&mut self, fans_out: bool, done: Label) {
         let [copy, room] = [(); 2].map(|()| self.asm.label());
+        if fans_out {
+            self.share(done);
+        }
         self.mov(Reg::R1, Reg::R2);
         self.alu(op::RSH, Reg::R1, TAKING_BIT);
         self.alu(op::AND, Reg::R1, 1);
@@ -412,7 +416,11 @@ impl Coder<'_> {
         let most = scratch::MATCHES_MAX as i32;
         self.get(op::W, Reg::R1, SCRATCH, scratch::MATCHES);
         self.branch(op::JLT, Reg::R1, most, room);
-        self.get(op::W, Reg::R1, Reg::R5, in_entry(entry::SLOT));
+        if fans_out {
+            self.get(op::W, Reg::R1, SCRATCH, scratch::NOTED_SLOT);
+        } else {
+            self.get(op::W, Reg::R1, Reg::R5, in_entry(entry::SLOT));
+        }
         self.set(op::W, Reg::FP, -4, Reg::R1);
         self.count_lost(1);
         self.asm.goto(done);

@@ -4,12 +4,14 @@ use super::Args;
 use super::output::Output;
 use crate::error::{CliError, Incomplete};
 use crate::filterset::compile::Compiler;
+use crate::filterset::share;
 use crate::input::capture_file;
 use crate::signals::ShutdownSignal;
 use std::collections::HashMap;
 use std::io::{BufWriter, Write};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
+use weir_demux::fanout::Share;
 use weir_filter::backend::Runner;
 use weir_filter::lang::Language;
 use weir_link::pcap::{Error, Reader};
@@ -28,6 +30,10 @@ pub(super) fn run(args: &Args, path: &Path, stop: &ShutdownSignal) -> Result<(),
         filter: args.expression(),
         runners: HashMap::new(),
         sources: HashMap::new(),
+        share: match &args.fanout {
+            Some(fanout) => Some(share::of_files(fanout)?),
+            None => None,
+        },
     };
     if let Some(out) = &args.write
         && is_same(path, out)
@@ -79,6 +85,7 @@ struct Replay<'a> {
     runners: HashMap<LinkType, Runner>,
     /// The number in the output of each interface of the file.
     sources: HashMap<u32, usize>,
+    share: Option<Share>,
 }
 
 impl Replay<'_> {
@@ -134,6 +141,7 @@ impl Replay<'_> {
             let compiled = compiled.map_err(CliError::refused)?;
             self.runners.insert(linktype, Runner::new(compiled.program));
         }
-        Ok(self.runners[&linktype].run(frame, wire_len) != 0)
+        let is_own = share::has(self.share, linktype, frame).map_err(CliError::refused)?;
+        Ok(is_own && self.runners[&linktype].run(frame, wire_len) != 0)
     }
 }
