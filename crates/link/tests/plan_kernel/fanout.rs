@@ -215,6 +215,37 @@ fn fan_outs_behind_any_filter() {
     }
 }
 
+/// Fan-outs beside many subtables: entries are looked up in several places.
+#[test]
+fn fan_outs_beside_many_subtables() {
+    if !permitted() {
+        return;
+    }
+    use crate::common::{Pred, and};
+    for hook in HOOKS {
+        let mut rig = Rig::new(hook, Options::default(), PORTS);
+        let buckets = dealt_out(&[0, 1, 2]);
+        let number = add(&mut rig, &buckets);
+        for (tag, (src, dst)) in
+            (0..).zip((8..24).flat_map(|src| (8..26).map(move |dst| (src, dst))))
+        {
+            let networks = and(Pred::Src(0x0a00_0000, src), Pred::Dst(0x0b00_0000, dst));
+            rig.bind(binding(Filter::new(program(&networks)), 3, true, 3, tag));
+        }
+        bind(&mut rig, number, everything(), true);
+        let computed = compile("ip[2:2] * 3 % 7 != 8", &Context::new(LinkType::EN10MB)).unwrap();
+        bind(&mut rig, number, Filter::new(computed), true);
+        assert!(rig.kernel.subtables() > 64, "{}", rig.kernel.subtables());
+        for at in 0..100 {
+            let frame = ip_frame(6, 0x0a00_0000 + at, 0x0b00_0000 + at, (at as u16, 80), 5);
+            let mut found = receivers(&mut rig, &frame);
+            found.retain(|(port, _)| *port != 3);
+            let wanted = chosen(&buckets, &frame);
+            assert_eq!(found, [wanted.clone(), wanted].concat(), "{hook:?}");
+        }
+    }
+}
+
 /// The verifier does not follow the hash anew for each opaque filter of a fan-out.
 #[test]
 fn opaque_filters_with_fan_outs_are_verified_in_good_time() {

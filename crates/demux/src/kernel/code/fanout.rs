@@ -1,8 +1,9 @@
 //! Fan-outs: the bucket of a frame's flow, as [`fanout::bucket`] finds it, and
 //! the port that has it.
 //!
-//! A frame's flow is hashed once, when the first entry of a fan-out accepts it; if
-//! an opaque filter has a fan-out, each frame's at the start.
+//! A frame's flow is hashed once, when the first entry of a fan-out accepts it; or
+//! each frame's at the start, where the first half looks entries up in several
+//! places, or an opaque filter has a fan-out.
 //! Offsets into the copy of the frame's start come from scratch memory, and are
 //! masked: see `eval`.
 
@@ -69,7 +70,7 @@ impl Coder<'_> {
 
     /// Has the flow of each frame hashed, at the start of the program: the verifier
     /// follows the routine anew with each call, for some milliseconds, and there may
-    /// be many opaque filters.
+    /// be many places that need the flow.
     pub(super) fn hash_flow_now(&mut self) {
         self.call_flow();
         self.is_hashed = true;

@@ -128,9 +128,6 @@ impl Coder<'_> {
             return Ok(());
         }
         self.frame();
-        if self.plan.opaque.iter().any(|whole| self.is_fanout(whole)) {
-            self.hash_flow_now();
-        }
         let parts = [
             self.plan.trees.clone(),
             self.plan.newcomers_of(&self.plan.trees),
@@ -149,6 +146,11 @@ impl Coder<'_> {
             return Ok(());
         }
         let plan = self.plan;
+        let is_opaque = plan.opaque.iter().any(|whole| self.is_fanout(whole));
+        let resolves = parts.len() > later || plan.pruning.is_some();
+        if is_opaque || plan.fans_out() && resolves {
+            self.hash_flow_now();
+        }
         if let Some(pruning) = &plan.pruning {
             self.pruned(pruning);
         }
@@ -222,7 +224,7 @@ struct Coder<'p> {
     load: Label,
     /// The routine that finds the bucket of the frame's flow.
     flow: Label,
-    /// The frame's flow is hashed at the start, for opaque filters.
+    /// The frame's flow is hashed at the start.
     is_hashed: bool,
     /// The expressions whose values are in scratch memory, in the order of
     /// [`scratch::SHARED`].
