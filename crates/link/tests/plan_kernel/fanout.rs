@@ -229,7 +229,8 @@ fn fan_outs_beside_many_subtables() {
         for (tag, (src, dst)) in
             (0..).zip((8..24).flat_map(|src| (8..26).map(move |dst| (src, dst))))
         {
-            let networks = and(Pred::Src(0x0a00_0000, src), Pred::Dst(0x0b00_0000, dst));
+            // None has a frame: copies of all would not fit into a ring.
+            let networks = and(Pred::Src(0x1400_0000, src), Pred::Dst(0x1500_0000, dst));
             rig.bind(binding(Filter::new(program(&networks)), 3, true, 3, tag));
         }
         bind(&mut rig, number, everything(), true);
@@ -238,8 +239,7 @@ fn fan_outs_beside_many_subtables() {
         assert!(rig.kernel.subtables() > 64, "{}", rig.kernel.subtables());
         for at in 0..100 {
             let frame = ip_frame(6, 0x0a00_0000 + at, 0x0b00_0000 + at, (at as u16, 80), 5);
-            let mut found = receivers(&mut rig, &frame);
-            found.retain(|(port, _)| *port != 3);
+            let found = receivers(&mut rig, &frame);
             let wanted = chosen(&buckets, &frame);
             assert_eq!(found, [wanted.clone(), wanted].concat(), "{hook:?}");
         }
