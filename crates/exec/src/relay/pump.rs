@@ -207,7 +207,8 @@ impl Pump {
 struct Entry {
     item: Item,
     waker: Waker,
-    registered: Interest,
+    /// What the descriptor is in the epoll set for; `None` if it is not a member any more.
+    registered: Option<Interest>,
 }
 
 struct Thread {
@@ -259,7 +260,7 @@ impl Thread {
     }
 
     /// The items that descriptors or streams have made ready.
-    fn ready(&self) -> Vec<u64> {
+    fn ready(&mut self) -> Vec<u64> {
         let mut events = Vec::with_capacity(EVENTS);
         let none = rustix::event::Timespec {
             tv_sec: 0,
@@ -277,11 +278,32 @@ impl Thread {
                     let _ = rustix::io::read(&self.shared.wake, &mut [0; 8]);
                     self.shared.is_awake.store(false, SeqCst);
                 }
-                id => ready.push(id),
+                id => {
+                    let flags = event.flags;
+                    if flags.contains(EventFlags::HUP) {
+                        self.note_end(id);
+                    }
+                    ready.push(id);
+                }
             }
         }
         ready.append(&mut lock(&self.shared.woken));
         ready
+    }
+
+    /// The end of an item's descriptor, which epoll reports again and again, whatever the interest: an
+    /// item that waits for its stream alone leaves the set.
+    fn note_end(&mut self, id: u64) {
+        let Some(entry) = self.items.get_mut(&id) else {
+            return;
+        };
+        if entry.registered == Some(Interest::default()) {
+            let _ = epoll::delete(&self.set, entry.item.fd());
+            entry.registered = None;
+            if let Item::Pair(pair) = &entry.item {
+                pair.limit_rest();
+            }
+        }
     }
 
     fn enter_new(&mut self, due: &mut HashSet<u64>) {
@@ -299,7 +321,7 @@ impl Thread {
             let entry = Entry {
                 item,
                 waker,
-                registered: Interest::default(),
+                registered: Some(Interest::default()),
             };
             if let Some((key, _)) = entry.item.socket() {
                 self.keys.insert(*key, id);
@@ -405,15 +427,19 @@ impl Thread {
 
     /// Registers what an item waits for.
     fn set_interest(&self, id: u64, entry: &mut Entry, wanted: Interest) {
-        if wanted == entry.registered {
+        let is_empty = wanted == Interest::default();
+        if entry.registered == Some(wanted) || entry.registered.is_none() && is_empty {
             return;
         }
         let mut flags = EventFlags::empty();
         flags.set(EventFlags::IN, wanted.read);
         flags.set(EventFlags::OUT, wanted.write);
         let data = EventData::new_u64(id);
-        let _ = epoll::modify(&self.set, entry.item.fd(), data, flags);
-        entry.registered = wanted;
+        let _ = match entry.registered {
+            Some(_) => epoll::modify(&self.set, entry.item.fd(), data, flags),
+            None => epoll::add(&self.set, entry.item.fd(), data, flags),
+        };
+        entry.registered = Some(wanted);
     }
 
     /// Lists the process's sockets for clients.
