@@ -1,11 +1,13 @@
 //! One relayed listener: connections that are relayed, to the processes that accept.
 
-use super::passing::pass;
+use super::passing::{PASS, pass, send};
 use super::protocol::Key;
 use super::pump::{Interest, Pump};
 use super::relay_stream;
+use crate::real;
 use crate::sock::Sock;
-use std::os::fd::OwnedFd;
+use libc::c_int;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::task::{Context, Poll};
 use weir_socket::TcpListener;
 
@@ -22,6 +24,36 @@ pub(super) struct Listening {
     key: Key,
     /// A connection that waits until there is room for it.
     accepted: Option<OwnedFd>,
+}
+
+/// Limits how many connections wait in a new pair for `accept(2)`: as many as the backlog says, and at
+/// least five. Further ones stay in the stack, up to the backlog again.
+///
+/// The kernel counts the memory of messages that were not received (`SO_SNDBUF`), all of one length
+/// here; what one takes differs between kernels and is measured.
+///
+/// # Errors
+/// If the system has no memory for a message.
+pub(super) fn limit(own: &OwnedFd, other: &OwnedFd, backlog: usize) -> Result<(), c_int> {
+    send(own, &[0; PASS], None)?;
+    let one = unread(own);
+    let flags = rustix::net::RecvFlags::DONTWAIT;
+    let _ = rustix::net::recv(other, &mut [0; PASS], flags);
+    // The kernel doubles the value (socket(7)).
+    let room = c_int::try_from(one.saturating_mul(backlog) / 2).unwrap_or(c_int::MAX);
+    super::calls::set_int(own.as_raw_fd(), libc::SO_SNDBUF, room);
+    Ok(())
+}
+
+/// The memory of the messages that the other end has not received (`SIOCOUTQ`, unix(7)).
+fn unread(own: &OwnedFd) -> usize {
+    let mut memory: c_int = 0;
+    // SAFETY: the command writes a number.
+    let asked = unsafe {
+        let to = (&raw mut memory) as usize;
+        real::ioctl(own.as_raw_fd(), libc::TIOCOUTQ, to)
+    };
+    usize::try_from(memory).ok().filter(|_| asked == 0).unwrap_or(0)
 }
 
 impl Listening {

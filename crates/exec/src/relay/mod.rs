@@ -56,6 +56,7 @@ use pump::Item;
 pub(crate) use pump::Pump;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use std::os::fd::{AsRawFd, OwnedFd};
+use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex, PoisonError};
 use weir_socket::{Net, TcpListener, TcpStream, UdpSocket};
 
@@ -140,6 +141,8 @@ fn relay_stream(sock: Sock, stream: TcpStream) -> Result<(OwnedFd, Item), c_int>
 fn relay_listener(sock: Sock, listener: TcpListener) -> Result<(OwnedFd, Item), c_int> {
     let name = name_of(Kind::Listener, sock.domain, listener.local_addr())?;
     let (own, other) = pair_of(SocketType::SEQPACKET, name)?;
+    let backlog = sock.backlog.load(Relaxed).min(host::relays_max() / 2);
+    listening::limit(&own, &other, backlog)?;
     let listening = Listening::new(sock, listener, own, name.key);
     Ok((other, Item::Listening(listening)))
 }

@@ -50,9 +50,12 @@ pub(super) fn send(to: &OwnedFd, bytes: &[u8], fd: Option<&OwnedFd>) -> Result<(
     }
 }
 
+/// Length of the data of a message of [`pass`].
+pub(super) const PASS: usize = 4;
+
 /// Sends a message that passes a descriptor; its data is a 0.
 pub(super) fn pass(to: &OwnedFd, fd: &OwnedFd) -> Result<(), c_int> {
-    send(to, &0_i32.to_ne_bytes(), Some(fd))
+    send(to, &[0; PASS], Some(fd))
 }
 
 /// Receives a message: the bytes that lie in `room`, and the descriptor that it passes.

@@ -55,3 +55,39 @@ fn a_peer_that_does_not_read_does_not_keep_the_owner_busy() {
     server.signal_at_once(Signal::KILL);
     assert_eq!(server.end().stderr, "");
 }
+
+/// Connections that no process accepts wait in the stack, beyond those of the backlog: the owner has a
+/// descriptor for each of the latter alone. All are served in the end.
+#[test]
+fn connections_beyond_the_backlog_take_none_of_the_owners_descriptors() {
+    const CLIENTS: usize = 40;
+    let Some(kernel) = bench("exec-backlog", &["python3"]) else {
+        return;
+    };
+    let server = limits(&kernel, "backlog");
+    said(&kernel, "ready");
+    let address = (OURS[0], 4000);
+    thread::scope(|scope| {
+        let serve = || {
+            let mut stream = kernel.host.run(|| TcpStream::connect(address)).unwrap();
+            stream.set_read_timeout(Some(live::WAIT_MAX)).unwrap();
+            stream.write_all(b"abc").unwrap();
+            let mut answer = [0; 3];
+            stream.read_exact(&mut answer).unwrap();
+            assert_eq!(&answer, b"cba");
+        };
+        let clients: Vec<_> = (0..CLIENTS).map(|_| scope.spawn(serve)).collect();
+        // Those that the stack has no room for try again after a second.
+        thread::sleep(Duration::from_millis(1500));
+        kernel.folder.write("count", b"");
+        let taken: usize = said(&kernel, "taken").parse().unwrap();
+        kernel.folder.write("go", b"");
+        for client in clients {
+            client.join().unwrap();
+        }
+        assert!((5..30).contains(&taken), "{taken} descriptors");
+    });
+    said(&kernel, "done");
+    server.signal_at_once(Signal::KILL);
+    assert_eq!(server.end().stderr, "");
+}
