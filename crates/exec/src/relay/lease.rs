@@ -5,6 +5,7 @@ use super::passing::pass;
 use super::protocol::{LEASE, TAKE};
 use super::pump::Interest;
 use crate::sock::Sock;
+use libc::c_int;
 use std::collections::HashMap;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -53,23 +54,28 @@ impl Child {
         if request[0] != TAKE {
             return Some(());
         }
-        let end = match lease {
-            Some(sock) => match convert(&sock) {
-                Ok(end) => Ok(end),
-                Err(error) => {
+        let error = match lease {
+            Some(sock) => match self.hand_out(&sock)? {
+                0 => return Some(()),
+                error => {
                     self.leases.insert(sock.id, sock);
-                    Err(error)
+                    error
                 }
             },
-            None => Err(libc::EBADF),
+            None => libc::EBADF,
         };
-        match end {
-            Ok(end) => pass(&self.control, &end).ok(),
-            Err(error) => {
-                let flags = rustix::net::SendFlags::DONTWAIT | rustix::net::SendFlags::NOSIGNAL;
-                let sent = rustix::net::send(&self.control, &error.to_ne_bytes(), flags);
-                sent.ok().map(drop)
-            }
+        let flags = rustix::net::SendFlags::DONTWAIT | rustix::net::SendFlags::NOSIGNAL;
+        let sent = rustix::net::send(&self.control, &error.to_ne_bytes(), flags);
+        sent.ok().map(drop)
+    }
+
+    /// Moves a leased socket onto a pair, and passes the child its end; returns 0 or the error that the
+    /// child may ask again after, and `None` if the child takes no answers.
+    fn hand_out(&self, sock: &Arc<Sock>) -> Option<c_int> {
+        match convert(sock).and_then(|end| pass(&self.control, &end)) {
+            Ok(()) => Some(0),
+            Err(libc::EAGAIN | libc::EPIPE | libc::ECONNRESET) => None,
+            Err(error) => Some(error),
         }
     }
 }

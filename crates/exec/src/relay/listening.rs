@@ -1,11 +1,11 @@
 //! One relayed listener: connections that are relayed, to the processes that accept.
 
-use super::passing::{PASS, pass, send};
+use super::passing::{PASS, is_short, pass, send};
 use super::protocol::Key;
 use super::pump::{Interest, Pump};
 use super::relay_stream;
-use crate::real;
 use crate::sock::Sock;
+use crate::{host, real};
 use libc::c_int;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::task::{Context, Poll};
@@ -56,6 +56,18 @@ fn unread(own: &OwnedFd) -> usize {
     usize::try_from(memory).ok().filter(|_| asked == 0).unwrap_or(0)
 }
 
+/// What the next connection waits for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Waits {
+    Peer,
+    /// Processes that accept.
+    Room,
+    /// Descriptors or memory, whose return the kernel does not report.
+    Later,
+    /// Nothing: other items have their turn.
+    Again,
+}
+
 impl Listening {
     pub(super) fn new(sock: Sock, listener: TcpListener, fd: OwnedFd, key: Key) -> Listening {
         Listening {
@@ -75,46 +87,62 @@ impl Listening {
         &self.fd
     }
 
-    /// Passes connections on; returns `None` once all processes have closed the listener.
-    pub(super) fn turn(&mut self, context: &mut Context<'_>, pump: &Pump) -> Option<Interest> {
-        for _ in 0..ACCEPTS_MAX {
-            if let Some(accepted) = &self.accepted {
-                match pass(&self.fd, accepted) {
-                    Ok(()) => self.accepted = None,
-                    Err(libc::EAGAIN | libc::EINTR | libc::ENOBUFS | libc::ETOOMANYREFS) => {
-                        return Some(Interest {
-                            read: false,
-                            write: true,
-                        });
-                    }
-                    Err(_) => return None,
-                }
-            }
-            match self.listener.poll_accept(context) {
-                Poll::Pending => break,
-                Poll::Ready(Ok((stream, _))) => {
-                    // With the options of the listener.
-                    let sock = Sock::accepted(&self.sock, stream.clone(), false);
-                    if let Ok((end, item)) = relay_stream(sock, stream) {
-                        self.accepted = Some(end);
-                        pump.add(item);
-                    }
-                }
-                Poll::Ready(Err(_)) => return None,
-            }
-        }
-        if self.accepted.is_some() {
-            context.waker().wake_by_ref();
+    /// Passes connections on; returns `None` once all processes have closed the listener. `later` asks
+    /// for another turn after a while.
+    pub(super) fn turn(
+        &mut self,
+        context: &mut Context<'_>,
+        pump: &Pump,
+        later: &mut bool,
+    ) -> Option<Interest> {
+        let waits = self.pass_on(context, pump)?;
+        match waits {
+            Waits::Later => *later = true,
+            Waits::Again => context.waker().wake_by_ref(),
+            Waits::Peer | Waits::Room => {}
         }
         let mut byte = [0];
         // The other end sends nothing: a message of no bytes is its end.
         match rustix::net::recv(&self.fd, &mut byte, rustix::net::RecvFlags::DONTWAIT) {
             Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => Some(Interest {
                 read: true,
-                write: false,
+                write: waits == Waits::Room,
             }),
             _ => None,
         }
+    }
+
+    /// Accepts connections and passes them on; returns what the next one waits for.
+    fn pass_on(&mut self, context: &mut Context<'_>, pump: &Pump) -> Option<Waits> {
+        for _ in 0..ACCEPTS_MAX {
+            if let Some(accepted) = &self.accepted {
+                match pass(&self.fd, accepted) {
+                    Ok(()) => self.accepted = None,
+                    Err(libc::EAGAIN) => return Some(Waits::Room),
+                    Err(error) if is_short(error) => return Some(Waits::Later),
+                    Err(_) => return None,
+                }
+            }
+            // What no process has accepted leaves the guests their part.
+            if pump.relays() >= host::relays_max() && unread(&self.fd) > 0 {
+                return Some(Waits::Later);
+            }
+            match self.listener.poll_accept(context) {
+                Poll::Pending => return Some(Waits::Peer),
+                Poll::Ready(Ok((stream, _))) => {
+                    // With the options of the listener.
+                    let sock = Sock::accepted(&self.sock, stream.clone(), false);
+                    let Ok((end, item)) = relay_stream(sock, stream) else {
+                        // There is no descriptor left for the next one either.
+                        return Some(Waits::Later);
+                    };
+                    self.accepted = Some(end);
+                    pump.add(item);
+                }
+                Poll::Ready(Err(_)) => return None,
+            }
+        }
+        Some(Waits::Again)
     }
 }
 

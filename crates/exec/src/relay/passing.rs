@@ -58,6 +58,15 @@ pub(super) fn pass(to: &OwnedFd, fd: &OwnedFd) -> Result<(), c_int> {
     send(to, &[0; PASS], Some(fd))
 }
 
+/// Whether a message may pass later: memory is short, or descriptors of the user are on their way in
+/// other messages, as many as a process may have (`ETOOMANYREFS`, unix(7)).
+pub(super) fn is_short(error: c_int) -> bool {
+    matches!(
+        error,
+        libc::EINTR | libc::ENOBUFS | libc::ENOMEM | libc::ETOOMANYREFS
+    )
+}
+
 /// Receives a message: the bytes that lie in `room`, and the descriptor that it passes.
 ///
 /// # Errors

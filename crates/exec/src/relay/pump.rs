@@ -16,18 +16,22 @@ use crate::sock::Sock;
 use crate::status::{ANSWERS_MAX, Answer, List, Status};
 use libc::c_int;
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
-use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
-use std::collections::{HashMap, HashSet};
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Wake, Waker};
+use std::time::{Duration, Instant};
 use weir_socket::Net;
 
 /// Events that one wait takes.
 const EVENTS: usize = 64;
 /// The event of [`Shared::wake`].
 const WAKE: u64 = 0;
+
+/// Pause of an item whose next turn waits for what the kernel does not report.
+const PAUSE: Duration = Duration::from_millis(20);
 
 /// What to wait for at a descriptor, besides its end.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -162,6 +166,7 @@ impl Pump {
             items: HashMap::new(),
             keys: HashMap::new(),
             next: WAKE + 1,
+            later: VecDeque::new(),
         };
         // The application's handlers do not run in this thread.
         let mask = signals::block_all();
@@ -219,6 +224,8 @@ struct Thread {
     /// The relayed sockets by key.
     keys: HashMap<Key, u64>,
     next: u64,
+    /// Items that have another turn after a pause, the earliest first.
+    later: VecDeque<(Instant, u64)>,
 }
 
 impl Thread {
@@ -231,6 +238,7 @@ impl Thread {
                 self.wait();
             }
             due.extend(self.ready());
+            due.extend(self.paused());
             self.enter_new(&mut due);
             for id in std::mem::take(&mut due) {
                 if self.turn(id, &mut scratch) {
@@ -250,19 +258,29 @@ impl Thread {
         // SAFETY: the set lives as long as the thread.
         let set = unsafe { BorrowedFd::borrow_raw(std::os::fd::AsRawFd::as_raw_fd(&self.set)) };
         let mut fds = vec![PollFd::from_borrowed_fd(set, PollFlags::IN)];
+        let next = self.later.front().map(|(at, _)| *at);
         let polled = self
             .net
-            .poll(&mut fds, None, &mut |fds, time| poll(fds, time));
+            .poll(&mut fds, next, &mut |fds, time| poll(fds, time));
         if polled.is_err() {
             // The host does not run: only the descriptors are left.
-            let _ = poll(&mut [PollFd::new(&self.set, PollFlags::IN)], None);
+            let left = next.map(|at| at.saturating_duration_since(Instant::now()));
+            let left = left.and_then(|left| Timespec::try_from(left).ok());
+            let _ = poll(&mut [PollFd::new(&self.set, PollFlags::IN)], left.as_ref());
         }
+    }
+
+    /// The items whose pause is over.
+    fn paused(&mut self) -> Vec<u64> {
+        let now = Instant::now();
+        let over = self.later.partition_point(|(at, _)| *at <= now);
+        self.later.drain(..over).map(|(_, id)| id).collect()
     }
 
     /// The items that descriptors or streams have made ready.
     fn ready(&mut self) -> Vec<u64> {
         let mut events = Vec::with_capacity(EVENTS);
-        let none = rustix::event::Timespec {
+        let none = Timespec {
             tv_sec: 0,
             tv_nsec: 0,
         };
@@ -341,7 +359,16 @@ impl Thread {
         let mut again = false;
         let wanted = match &mut entry.item {
             Item::Pair(pair) => pair.turn(&mut context, scratch, &mut again),
-            Item::Listening(listening) => listening.turn(&mut context, &Pump(self.shared.clone())),
+            Item::Listening(listening) => {
+                let mut later = false;
+                let pump = Pump(self.shared.clone());
+                let interest = listening.turn(&mut context, &pump, &mut later);
+                let is_paused = self.later.iter().any(|(_, other)| *other == id);
+                if later && !is_paused {
+                    self.later.push_back((Instant::now() + PAUSE, id));
+                }
+                interest
+            }
             Item::Datagrams(datagrams) => datagrams.turn(&mut context, scratch, &mut again),
             Item::Child(child) => child.turn(),
             Item::Guest(guest) => self.serve(guest, scratch, &mut again),

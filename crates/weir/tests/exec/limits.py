@@ -1,5 +1,5 @@
 # Servers whose peers, or other processes, take more than their part.
-import os, select, signal, socket, sys, time
+import errno, os, resource, select, signal, socket, sys, time
 
 manner, folder = sys.argv[1], sys.argv[2]
 
@@ -9,6 +9,11 @@ def say(name, text=''):
     with open(f'{folder}/{name}.new', 'w') as file:
         file.write(text)
     os.rename(f'{folder}/{name}.new', f'{folder}/{name}')
+
+
+def await_file(name):
+    while not os.path.exists(f'{folder}/{name}'):
+        time.sleep(0.02)
 
 
 if manner == 'unread':
@@ -39,16 +44,53 @@ elif manner == 'backlog':
         # From now on the listener is relayed.
         select.select([listener], [], [], 0)
         say('ready')
-        while not os.path.exists(f'{folder}/go'):
-            time.sleep(0.02)
+        await_file('go')
         for _ in range(40):
             connection, _ = listener.accept()
             connection.sendall(connection.recv(3)[::-1])
             connection.close()
         os._exit(0)
-    while not os.path.exists(f'{folder}/count'):
-        time.sleep(0.02)
+    await_file('count')
     say('taken', str(len(os.listdir('/proc/self/fd')) - before))
+    os.waitpid(child, 0)
+    say('done')
+    signal.pause()
+elif manner == 'inflight':
+    # Descriptors of the user on their way in messages, more than a process may have (ETOOMANYREFS).
+    def fill():
+        pair = socket.socketpair()
+        null = os.open('/dev/null', os.O_RDONLY)
+        socket.send_fds(pair[0], [b'x'], [null] * 250)
+        os.close(null)
+        return pair
+
+    first = fill()
+    resource.setrlimit(resource.RLIMIT_NOFILE, (150, 150))
+    listener = socket.create_server(('192.0.2.5', 4000))
+    child = os.fork()
+    if child == 0:
+        for end in first:
+            end.close()
+        try:
+            listener.accept()
+        except OSError as error:
+            say('refused', errno.errorcode[error.errno])
+        await_file('drained')
+        for _ in range(2):
+            connection, _ = listener.accept()
+            connection.sendall(connection.recv(3)[::-1])
+            connection.close()
+        os._exit(0)
+    await_file('refused')
+    for end in first:
+        end.close()
+    say('drained')
+    await_file('served')
+    second = fill()
+    say('full')
+    await_file('drain')
+    for end in second:
+        end.close()
     os.waitpid(child, 0)
     say('done')
     signal.pause()

@@ -91,3 +91,34 @@ fn connections_beyond_the_backlog_take_none_of_the_owners_descriptors() {
     server.signal_at_once(Signal::KILL);
     assert_eq!(server.end().stderr, "");
 }
+
+/// The kernel passes no descriptors while too many of the user's are on their way: a child keeps what it
+/// may ask for, and the relay waits at rest with a connection that it cannot pass.
+#[test]
+fn a_shortage_of_descriptors_in_flight_passes() {
+    let Some(kernel) = bench("exec-inflight", &["python3"]) else {
+        return;
+    };
+    let server = limits(&kernel, "inflight");
+    assert_eq!(said(&kernel, "refused"), "ENETDOWN");
+    said(&kernel, "drained");
+    let serve = |stream: &mut TcpStream| {
+        let mut answer = [0; 3];
+        stream.read_exact(&mut answer).unwrap();
+        assert_eq!(&answer, b"cba");
+    };
+    let mut stream = connect(&kernel, 4000);
+    stream.write_all(b"abc").unwrap();
+    serve(&mut stream);
+    kernel.folder.write("served", b"");
+    said(&kernel, "full");
+    let mut stream = connect(&kernel, 4000);
+    stream.write_all(b"abc").unwrap();
+    let busy = busy(server.id());
+    assert!(busy < REST, "{busy:?} of a second");
+    kernel.folder.write("drain", b"");
+    serve(&mut stream);
+    said(&kernel, "done");
+    server.signal_at_once(Signal::KILL);
+    server.end();
+}
