@@ -3,7 +3,7 @@
 
 use crate::relay::name::Name;
 use crate::sock::{Endpoint, Sock};
-use crate::{address, host, table};
+use crate::{address, host, relay, table};
 use libc::c_int;
 use rustix::fs::{FileType, Mode, OFlags};
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketFlags, SocketType};
@@ -55,6 +55,7 @@ impl Status {
         let socket = made.ok()?;
         let at = format!("/proc/self/fd/{}/{name}", folder.as_raw_fd());
         rustix::net::bind(&socket, &SocketAddrUnix::new(at).ok()?).ok()?;
+        relay::refuse_descriptors(&socket);
         rustix::net::listen(&socket, BACKLOG).ok()?;
         let kept = host::process().status.lock();
         *kept.unwrap_or_else(PoisonError::into_inner) = Some(path.join(name));

@@ -204,7 +204,8 @@ pub(crate) fn received(fd: c_int, wanted: usize, count: ssize_t) -> ssize_t {
     }
 }
 
-/// Sends a message. The kernel's signal for a closed pair comes only where TCP sends one.
+/// Sends a message. The kernel's signal for a closed pair comes only where TCP sends one. Ancillary data
+/// is refused, as for weir's other sockets.
 ///
 /// # Safety
 /// `message` is valid.
@@ -212,6 +213,11 @@ pub(crate) unsafe fn send_message(fd: c_int, message: *const msghdr, flags: c_in
     if table::is_datagrams(fd) {
         // SAFETY: the caller's promise.
         return unsafe { datagram_calls::send_message(fd, message, flags) };
+    }
+    // SAFETY: the caller's promise.
+    let mut copy = unsafe { *message };
+    if copy.msg_controllen > 0 && !copy.msg_control.is_null() {
+        return crate::calls::length(Err(libc::EINVAL));
     }
     if table::is_opening(fd) {
         let _inside = signals::enter();
@@ -222,8 +228,6 @@ pub(crate) unsafe fn send_message(fd: c_int, message: *const msghdr, flags: c_in
             return crate::calls::length(Err(error));
         }
     }
-    // SAFETY: the caller's promise.
-    let mut copy = unsafe { *message };
     // A connection has its peer already.
     copy.msg_name = std::ptr::null_mut();
     copy.msg_namelen = 0;

@@ -89,6 +89,7 @@ impl Door {
         if unsafe { real::bind(socket.as_raw_fd(), bytes.as_ptr().cast(), len) } != 0 {
             return Err(NoDoor::Taken);
         }
+        passing::refuse_descriptors(&socket);
         match rustix::net::listen(&socket, BACKLOG) {
             Ok(()) => Ok(Door(host::hide(socket))),
             Err(_) => Err(NoDoor::Impossible),

@@ -10,6 +10,9 @@ use std::collections::HashMap;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
+/// Requests that are answered in one turn, so that no child keeps the other items waiting.
+const TURN_MAX: usize = 64;
+
 /// A child of this process, and the sockets that it has from its parent and has not used.
 pub(crate) struct Child {
     control: OwnedFd,
@@ -29,9 +32,9 @@ impl Child {
     }
 
     /// Answers requests; returns `None` once the child has ended or runs another program.
-    pub(super) fn turn(&mut self) -> Option<Interest> {
+    pub(super) fn turn(&mut self, again: &mut bool) -> Option<Interest> {
         let mut request = [0; LEASE];
-        loop {
+        for _ in 0..TURN_MAX {
             let flags = rustix::net::RecvFlags::DONTWAIT;
             match rustix::net::recv(&self.control, &mut request, flags) {
                 Ok((LEASE, _)) => self.answer(&request)?,
@@ -45,6 +48,11 @@ impl Child {
                 Ok(_) | Err(_) => return None,
             }
         }
+        *again = true;
+        Some(Interest {
+            read: true,
+            write: false,
+        })
     }
 
     fn answer(&mut self, request: &[u8; LEASE]) -> Option<()> {

@@ -51,7 +51,7 @@ use libc::c_int;
 use listening::Listening;
 use name::{Kind, Name};
 use pair::Pair;
-pub(crate) use passing::{Got, receive_passed};
+pub(crate) use passing::{Got, receive_passed, refuse_descriptors};
 use pump::Item;
 pub(crate) use pump::Pump;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
@@ -94,6 +94,7 @@ fn pair_of(kind: SocketType, name: Name) -> Result<(OwnedFd, OwnedFd), c_int> {
     let made = socketpair(AddressFamily::UNIX, kind, SocketFlags::CLOEXEC, None);
     let (own, other) = made.map_err(|error| error.raw_os_error())?;
     name.give(&other)?;
+    refuse_descriptors(&own);
     Ok((host::hide(own), other))
 }
 

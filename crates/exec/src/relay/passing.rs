@@ -5,6 +5,15 @@ use crate::sock::last_errno;
 use libc::{c_int, iovec, msghdr};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
+/// Linux' option of a Unix socket that may be sent descriptors, since 6.16.
+const SO_PASSRIGHTS: c_int = 83;
+
+/// Has the kernel refuse to pass descriptors to this socket, and to those that a listening one accepts: a
+/// process could make the owner wait when it closes them. Without effect on an older kernel.
+pub(crate) fn refuse_descriptors(fd: &OwnedFd) {
+    super::calls::set_int(fd.as_raw_fd(), SO_PASSRIGHTS, 0);
+}
+
 /// The ancillary data of one descriptor.
 #[repr(C, align(8))]
 struct Passed([u8; 24]);

@@ -370,7 +370,7 @@ impl Thread {
                 interest
             }
             Item::Datagrams(datagrams) => datagrams.turn(&mut context, scratch, &mut again),
-            Item::Child(child) => child.turn(),
+            Item::Child(child) => child.turn(&mut again),
             Item::Guest(guest) => self.serve(guest, scratch, &mut again),
             Item::Door(door) => {
                 let strangers = door.strangers();

@@ -1,5 +1,5 @@
 # Servers whose peers, or other processes, take more than their part.
-import errno, os, resource, select, signal, socket, sys, time
+import errno, os, resource, select, signal, socket, struct, subprocess, sys, time
 
 manner, folder = sys.argv[1], sys.argv[2]
 
@@ -94,3 +94,25 @@ elif manner == 'inflight':
     os.waitpid(child, 0)
     say('done')
     signal.pause()
+elif manner == 'rights':
+    # Descriptors that a process passes on a connection, with the library and without it.
+    passes = ("import errno, os, socket, sys\n"
+              "stream = socket.socket(fileno=int(sys.argv[1]), family=socket.AF_UNIX)\n"
+              "try:\n"
+              "    socket.send_fds(stream, [b'x'], [0])\n"
+              "    print('passed', flush=True)\n"
+              "except OSError as error:\n"
+              "    print(errno.errorcode[error.errno], flush=True)\n")
+    listener = socket.create_server(('192.0.2.5', 4000))
+    connection, _ = listener.accept()
+    number = connection.fileno()
+    os.set_inheritable(number, True)
+    for environment in (None, {}):
+        line = [sys.executable, '-c', passes, str(number)]
+        subprocess.run(line, env=environment, pass_fds=[number], check=True)
+    connection.sendall(b'done')
+    try:
+        # Linux 6.16 has SO_PASSRIGHTS.
+        print(socket.socketpair()[0].getsockopt(socket.SOL_SOCKET, 83))
+    except OSError as error:
+        print(errno.errorcode[error.errno])

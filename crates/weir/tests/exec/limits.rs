@@ -122,3 +122,24 @@ fn a_shortage_of_descriptors_in_flight_passes() {
     server.signal_at_once(Signal::KILL);
     server.end();
 }
+
+/// The owner would close them, which may take as long as the process likes.
+#[test]
+fn processes_pass_the_owner_no_descriptors() {
+    let Some(kernel) = bench("exec-rights", &["python3"]) else {
+        return;
+    };
+    let server = limits(&kernel, "rights");
+    let mut stream = connect(&kernel, 4000);
+    let mut got = Vec::new();
+    stream.read_to_end(&mut got).unwrap();
+    let ended = server.end();
+    let lines: Vec<&str> = ended.stdout.lines().collect();
+    match lines[..] {
+        // With the library, and without it.
+        ["EINVAL", "EPERM", "1"] => assert_eq!(got, b"done", "{ended:?}"),
+        // A kernel without SO_PASSRIGHTS.
+        ["EINVAL", "passed", "ENOPROTOOPT"] => {}
+        _ => panic!("{ended:?}"),
+    }
+}
