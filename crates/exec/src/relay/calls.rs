@@ -160,8 +160,8 @@ pub(super) fn set_int(fd: c_int, name: c_int, value: c_int) {
     unsafe { real::setsockopt(fd, libc::SOL_SOCKET, name, (&raw const value).cast(), len) };
 }
 
-/// Whether the process that made the pair lives (`SO_PEERCRED`).
-pub(super) fn is_owner_alive(fd: c_int) -> bool {
+/// The process that made a pair (`SO_PEERCRED`).
+pub(super) fn credentials(fd: c_int) -> Option<libc::ucred> {
     // SAFETY: all fields of zeroed credentials are valid.
     let mut about: libc::ucred = unsafe { zeroed() };
     let mut len = size_of::<libc::ucred>() as libc::socklen_t;
@@ -169,9 +169,14 @@ pub(super) fn is_owner_alive(fd: c_int) -> bool {
     // SAFETY: the value has the stated length.
     let got =
         unsafe { real::getsockopt(fd, libc::SOL_SOCKET, libc::SO_PEERCRED, to, &raw mut len) };
-    if got != 0 || about.pid <= 0 {
+    (got == 0).then_some(about)
+}
+
+/// Whether the process that made the pair lives.
+pub(super) fn is_owner_alive(fd: c_int) -> bool {
+    let Some(about) = credentials(fd).filter(|about| about.pid > 0) else {
         return true;
-    }
+    };
     match std::fs::read_to_string(format!("/proc/{}/stat", about.pid)) {
         Ok(text) => !is_ending(&text),
         Err(error) => error.kind() != std::io::ErrorKind::NotFound,

@@ -200,7 +200,7 @@ impl Pump {
 /// Marks the relayed ones of these descriptors, which have come from another program or process.
 pub(crate) fn recognise(fds: impl Iterator<Item = c_int>) {
     for fd in fds {
-        if let Some(name) = Name::of(fd) {
+        if let Some(name) = Name::of_passed(fd) {
             table::mark_relay(fd, name.kind == Kind::Datagrams);
         }
     }

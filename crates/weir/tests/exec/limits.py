@@ -116,3 +116,41 @@ elif manner == 'rights':
         print(socket.socketpair()[0].getsockopt(socket.SOL_SOCKET, 83))
     except OSError as error:
         print(errno.errorcode[error.errno])
+elif manner in ('forged', 'forger'):
+    # Unix sockets with the name of a relayed connection, which no owner has made.
+    path = folder + '/forged.sock'
+
+    def name():
+        def at(ip, port):
+            return bytes(10) + b'\xff\xff' + socket.inet_aton(ip) + struct.pack('!HI', port, 0)
+        return b'\0weir-relay\1\4' + at('192.0.2.5', 22) + at('192.0.2.1', 1) + os.urandom(16)
+
+    def show(fd):
+        print(socket.socket(fileno=fd).family.name)
+
+    if manner == 'forger':
+        # Another user's process.
+        os.setgroups([])
+        os.setuid(65533)
+        ours, theirs = socket.socketpair()
+        ours.bind(name())
+        with socket.socket(socket.AF_UNIX) as server:
+            server.connect(path)
+            socket.send_fds(server, [b'x'], [ours.fileno()])
+            server.recv(1)
+        sys.exit(0)
+    listener = socket.socket(socket.AF_UNIX)
+    listener.bind(path)
+    os.chmod(path, 0o777)
+    listener.listen()
+    # A client of one's own server, as which another user can be connected.
+    client = socket.socket(socket.AF_UNIX)
+    client.bind(name())
+    client.connect(path)
+    connection, _ = listener.accept()
+    here, there = socket.socketpair()
+    socket.send_fds(here, [b'x'], [client.fileno()])
+    show(socket.recv_fds(there, 1, 1)[1][0])
+    say('ready')
+    connection, _ = listener.accept()
+    show(socket.recv_fds(connection, 1, 1)[1][0])

@@ -143,3 +143,22 @@ fn processes_pass_the_owner_no_descriptors() {
         _ => panic!("{ended:?}"),
     }
 }
+
+/// Else another user's process could choose the peer's address that a server sees.
+#[test]
+fn a_descriptor_that_no_owner_has_made_is_not_a_relayed_one() {
+    let Some(kernel) = bench("exec-forged", &["python3"]) else {
+        return;
+    };
+    let program = limits(&kernel, "forged");
+    said(&kernel, "ready");
+    let script = kernel.folder.path("limits.py");
+    let folder = kernel.folder.path("");
+    kernel.run(&format!("python3 {script} forger {folder}"));
+    let ended = program.end();
+    assert_eq!(
+        (ended.code, ended.stdout.as_str()),
+        (Some(0), "AF_UNIX\nAF_UNIX\n"),
+        "{ended:?}"
+    );
+}
