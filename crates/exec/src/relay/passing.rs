@@ -92,7 +92,9 @@ pub(super) fn receive(
     let mut control = Passed([0; 24]);
     let mut message = message_of(&mut part);
     message.msg_control = control.0.as_mut_ptr().cast();
-    message.msg_controllen = control.0.len();
+    // Without the padding: with it there would be room for two descriptors, and the second would stay.
+    // SAFETY: the function computes a length.
+    message.msg_controllen = unsafe { libc::CMSG_LEN(size_of::<c_int>() as u32) } as usize;
     // SAFETY: the message is valid.
     let count = unsafe { real::recvmsg(from, &raw mut message, flags) };
     let count = usize::try_from(count).map_err(|_| last_errno())?;

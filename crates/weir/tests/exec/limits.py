@@ -154,3 +154,31 @@ elif manner in ('forged', 'forger'):
     say('ready')
     connection, _ = listener.accept()
     show(socket.recv_fds(connection, 1, 1)[1][0])
+elif manner == 'door':
+    # An owner that passes two descriptors where at most one is expected.
+    words = bytes.fromhex(os.environ['WEIR_EXEC_PASS'])
+    door = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    door.bind(b'\0weir-door' + words[:16])
+    door.listen()
+    say('open')
+    guest, _ = door.accept()
+    assert guest.recv(100) == words[16:]
+    guest.send(struct.pack('i', 0))
+    while guest.recv(65536):
+        socket.send_fds(guest, [struct.pack('i', errno.EADDRINUSE)], [0, 0])
+elif manner == 'twice':
+    environment = {'WEIR_EXEC_PASS': os.environ['WEIR_EXEC_PASS']}
+    owner = subprocess.Popen([sys.executable, __file__, 'door', folder], env=environment)
+    await_file('open')
+    sockets = [socket.socket() for _ in range(6)]
+    before = 0
+    for one in sockets:
+        try:
+            one.bind(('192.0.2.5', 4000))
+        except OSError as error:
+            print(errno.errorcode[error.errno])
+        before = before or len(os.listdir('/proc/self/fd'))
+    print('left:', len(os.listdir('/proc/self/fd')) - before)
+    owner.kill()
+    owner.wait()
+    os._exit(0)

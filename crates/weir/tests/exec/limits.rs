@@ -162,3 +162,17 @@ fn a_descriptor_that_no_owner_has_made_is_not_a_relayed_one() {
         "{ended:?}"
     );
 }
+
+#[test]
+fn a_second_descriptor_in_a_message_is_not_kept() {
+    let Some(kernel) = bench("exec-twice", &["python3"]) else {
+        return;
+    };
+    let ended = limits(&kernel, "twice").end();
+    let expected = "EADDRINUSE\n".repeat(6) + "left: 0\n";
+    assert_eq!(
+        (ended.code, ended.stdout.as_str()),
+        (Some(0), expected.as_str()),
+        "{ended:?}"
+    );
+}
