@@ -26,12 +26,24 @@ pub(crate) struct Status(OwnedFd);
 
 impl Status {
     /// Opens the socket; `None` if the user has no folder for it, or another user has made it: then
-    /// the process is not listed.
+    /// the process is not listed, and says so in the second case.
     pub(crate) fn open() -> Option<Status> {
         let user = rustix::process::geteuid();
-        weir_socket::status_folders(user.as_raw())
-            .iter()
-            .find_map(|folder| Status::open_in(folder))
+        let folders = weir_socket::status_folders(user.as_raw());
+        let status = folders.iter().find_map(|folder| Status::open_in(folder));
+        let is_there = |folder: &&PathBuf| folder.symlink_metadata().is_ok();
+        if status.is_none()
+            && let Some(folder) = folders.iter().find(is_there)
+        {
+            host::say(&format!(
+                "weir sockets does not list process {}: {} is not a folder that user {} alone can use; \
+                 remove it",
+                std::process::id(),
+                folder.display(),
+                user.as_raw()
+            ));
+        }
+        status
     }
 
     fn open_in(path: &Path) -> Option<Status> {
