@@ -38,7 +38,7 @@ pub(super) fn limit(own: &OwnedFd, other: &OwnedFd, backlog: usize) -> Result<()
     send(own, &[0; PASS], None)?;
     let one = unread(own);
     let flags = rustix::net::RecvFlags::DONTWAIT;
-    let _ = rustix::net::recv(other, &mut [0; PASS], flags);
+    let _ = rustix::net::recv(other, &mut [0_u8; PASS], flags);
     // The kernel doubles the value (socket(7)).
     let room = c_int::try_from(one.saturating_mul(backlog) / 2).unwrap_or(c_int::MAX);
     super::calls::set_int(own.as_raw_fd(), libc::SO_SNDBUF, room);
@@ -53,7 +53,10 @@ fn unread(own: &OwnedFd) -> usize {
         let to = (&raw mut memory) as usize;
         real::ioctl(own.as_raw_fd(), libc::TIOCOUTQ, to)
     };
-    usize::try_from(memory).ok().filter(|_| asked == 0).unwrap_or(0)
+    usize::try_from(memory)
+        .ok()
+        .filter(|_| asked == 0)
+        .unwrap_or(0)
 }
 
 /// What the next connection waits for.
