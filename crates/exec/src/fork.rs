@@ -86,6 +86,7 @@ fn pair() -> Result<(OwnedFd, OwnedFd), rustix::io::Errno> {
     use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
     let (kind, flags) = (SocketType::SEQPACKET, SocketFlags::CLOEXEC);
     let (parents, childs) = socketpair(AddressFamily::UNIX, kind, flags, None)?;
+    relay::refuse_descriptors(&parents);
     Ok((host::hide(parents), host::hide(childs)))
 }
 

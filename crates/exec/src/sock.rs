@@ -17,7 +17,7 @@ use std::io;
 use std::net::{Shutdown, SocketAddr};
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{
-    AtomicBool, AtomicU8, AtomicU64,
+    AtomicBool, AtomicU8, AtomicU64, AtomicUsize,
     Ordering::{Acquire, Relaxed, Release},
 };
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
@@ -85,6 +85,8 @@ pub(crate) struct Sock {
     pub(crate) options: Mutex<Recorded>,
     /// The address of `bind(2)`, until the socket is closed.
     pub(crate) reserved: Mutex<Option<Reserved>>,
+    /// Connections that may wait for `accept(2)`, of a listener.
+    pub(crate) backlog: AtomicUsize,
     /// Whether `shutdown(2)` has ended a listener, or receiving and sending of a datagram socket.
     pub(crate) shut: AtomicBool,
     pub(crate) shut_write: AtomicBool,
@@ -117,6 +119,7 @@ impl Sock {
             send_timeout_ns: AtomicU64::new(0),
             options: Mutex::default(),
             reserved: Mutex::new(None),
+            backlog: AtomicUsize::new(0),
             shut: AtomicBool::new(false),
             shut_write: AtomicBool::new(false),
             corked: AtomicBool::new(false),
@@ -159,6 +162,7 @@ impl Sock {
         sock.set_opening(of.opening());
         *lock(&sock.options) = lock(&of.options).clone();
         *lock(&sock.reserved) = of.take_reserved();
+        sock.backlog.store(of.backlog.load(Relaxed), Relaxed);
         sock
     }
 

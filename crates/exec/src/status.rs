@@ -3,7 +3,7 @@
 
 use crate::relay::name::Name;
 use crate::sock::{Endpoint, Sock};
-use crate::{address, host, table};
+use crate::{address, host, relay, table};
 use libc::c_int;
 use rustix::fs::{FileType, Mode, OFlags};
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketFlags, SocketType};
@@ -26,12 +26,24 @@ pub(crate) struct Status(OwnedFd);
 
 impl Status {
     /// Opens the socket; `None` if the user has no folder for it, or another user has made it: then
-    /// the process is not listed.
+    /// the process is not listed, and says so in the second case.
     pub(crate) fn open() -> Option<Status> {
         let user = rustix::process::geteuid();
-        weir_socket::status_folders(user.as_raw())
-            .iter()
-            .find_map(|folder| Status::open_in(folder))
+        let folders = weir_socket::status_folders(user.as_raw());
+        let status = folders.iter().find_map(|folder| Status::open_in(folder));
+        let is_there = |folder: &&PathBuf| folder.symlink_metadata().is_ok();
+        if status.is_none()
+            && let Some(folder) = folders.iter().find(is_there)
+        {
+            host::say(&format!(
+                "weir sockets does not list process {}: {} is not a folder that user {} alone can use; \
+                 remove it",
+                std::process::id(),
+                folder.display(),
+                user.as_raw()
+            ));
+        }
+        status
     }
 
     fn open_in(path: &Path) -> Option<Status> {
@@ -55,6 +67,7 @@ impl Status {
         let socket = made.ok()?;
         let at = format!("/proc/self/fd/{}/{name}", folder.as_raw_fd());
         rustix::net::bind(&socket, &SocketAddrUnix::new(at).ok()?).ok()?;
+        relay::refuse_descriptors(&socket);
         rustix::net::listen(&socket, BACKLOG).ok()?;
         let kept = host::process().status.lock();
         *kept.unwrap_or_else(PoisonError::into_inner) = Some(path.join(name));

@@ -6,6 +6,8 @@ mod common;
 mod fork;
 #[path = "exec/guests.rs"]
 mod guests;
+#[path = "exec/limits.rs"]
+mod limits;
 #[path = "common/live.rs"]
 mod live;
 #[path = "common/tap.rs"]

@@ -289,6 +289,7 @@ pub(crate) fn listener_of(sock: &Sock, net: &Net, backlog: c_int) -> Result<TcpL
     // backlog is the largest.
     let backlog = usize::try_from(backlog).unwrap_or(4096).min(4096) + 1;
     let listener = socket.listen(backlog).map_err(|error| errno(&error))?;
+    sock.backlog.store(backlog, Relaxed);
     let _ = listener.set_nonblocking(true);
     Ok(listener)
 }

@@ -160,8 +160,8 @@ pub(super) fn set_int(fd: c_int, name: c_int, value: c_int) {
     unsafe { real::setsockopt(fd, libc::SOL_SOCKET, name, (&raw const value).cast(), len) };
 }
 
-/// Whether the process that made the pair lives (`SO_PEERCRED`).
-pub(super) fn is_owner_alive(fd: c_int) -> bool {
+/// The process that made a pair (`SO_PEERCRED`).
+pub(super) fn credentials(fd: c_int) -> Option<libc::ucred> {
     // SAFETY: all fields of zeroed credentials are valid.
     let mut about: libc::ucred = unsafe { zeroed() };
     let mut len = size_of::<libc::ucred>() as libc::socklen_t;
@@ -169,9 +169,14 @@ pub(super) fn is_owner_alive(fd: c_int) -> bool {
     // SAFETY: the value has the stated length.
     let got =
         unsafe { real::getsockopt(fd, libc::SOL_SOCKET, libc::SO_PEERCRED, to, &raw mut len) };
-    if got != 0 || about.pid <= 0 {
+    (got == 0).then_some(about)
+}
+
+/// Whether the process that made the pair lives.
+pub(super) fn is_owner_alive(fd: c_int) -> bool {
+    let Some(about) = credentials(fd).filter(|about| about.pid > 0) else {
         return true;
-    }
+    };
     match std::fs::read_to_string(format!("/proc/{}/stat", about.pid)) {
         Ok(text) => !is_ending(&text),
         Err(error) => error.kind() != std::io::ErrorKind::NotFound,
@@ -204,7 +209,8 @@ pub(crate) fn received(fd: c_int, wanted: usize, count: ssize_t) -> ssize_t {
     }
 }
 
-/// Sends a message. The kernel's signal for a closed pair comes only where TCP sends one.
+/// Sends a message. The kernel's signal for a closed pair comes only where TCP sends one. Ancillary data
+/// is refused, as for weir's other sockets.
 ///
 /// # Safety
 /// `message` is valid.
@@ -212,6 +218,11 @@ pub(crate) unsafe fn send_message(fd: c_int, message: *const msghdr, flags: c_in
     if table::is_datagrams(fd) {
         // SAFETY: the caller's promise.
         return unsafe { datagram_calls::send_message(fd, message, flags) };
+    }
+    // SAFETY: the caller's promise.
+    let mut copy = unsafe { *message };
+    if copy.msg_controllen > 0 && !copy.msg_control.is_null() {
+        return crate::calls::length(Err(libc::EINVAL));
     }
     if table::is_opening(fd) {
         let _inside = signals::enter();
@@ -222,8 +233,6 @@ pub(crate) unsafe fn send_message(fd: c_int, message: *const msghdr, flags: c_in
             return crate::calls::length(Err(error));
         }
     }
-    // SAFETY: the caller's promise.
-    let mut copy = unsafe { *message };
     // A connection has its peer already.
     copy.msg_name = std::ptr::null_mut();
     copy.msg_namelen = 0;

@@ -89,6 +89,7 @@ impl Door {
         if unsafe { real::bind(socket.as_raw_fd(), bytes.as_ptr().cast(), len) } != 0 {
             return Err(NoDoor::Taken);
         }
+        passing::refuse_descriptors(&socket);
         match rustix::net::listen(&socket, BACKLOG) {
             Ok(()) => Ok(Door(host::hide(socket))),
             Err(_) => Err(NoDoor::Impossible),
@@ -207,7 +208,15 @@ impl Guest {
             };
             let (fd, item) = opened.unzip();
             // A guest takes each answer before it asks again, so that there is room.
-            passing::send(&self.fd, &bytes, fd.as_ref()).ok()?;
+            match passing::send(&self.fd, &bytes, fd.as_ref()) {
+                Ok(()) => {}
+                Err(error) if passing::is_short(error) => {
+                    // The socket ends; the guest may ask again.
+                    passing::send(&self.fd, &with_error(error, &[]), None).ok()?;
+                    continue;
+                }
+                Err(_) => return None,
+            }
             if item.is_some() {
                 *again = true;
                 return Some((interest, item));
@@ -307,7 +316,12 @@ impl Guest {
             return Err(libc::EOPNOTSUPP);
         }
         let sock = socket_of(wanted);
-        *sock.reserved.lock().unwrap_or_else(PoisonError::into_inner) = self.taken.remove(&number);
+        let reserved = self.taken.remove(&number);
+        if number > 0 && reserved.is_none() {
+            // It went with a socket that could not be passed.
+            return Err(libc::EADDRNOTAVAIL);
+        }
+        *sock.reserved.lock().unwrap_or_else(PoisonError::into_inner) = reserved;
         match open(&sock) {
             Ok(endpoint) => opened(sock, endpoint),
             Err(error) => {

@@ -5,9 +5,13 @@ use super::passing::pass;
 use super::protocol::{LEASE, TAKE};
 use super::pump::Interest;
 use crate::sock::Sock;
+use libc::c_int;
 use std::collections::HashMap;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
+
+/// Requests that are answered in one turn, so that no child keeps the other items waiting.
+const TURN_MAX: usize = 64;
 
 /// A child of this process, and the sockets that it has from its parent and has not used.
 pub(crate) struct Child {
@@ -28,9 +32,9 @@ impl Child {
     }
 
     /// Answers requests; returns `None` once the child has ended or runs another program.
-    pub(super) fn turn(&mut self) -> Option<Interest> {
+    pub(super) fn turn(&mut self, again: &mut bool) -> Option<Interest> {
         let mut request = [0; LEASE];
-        loop {
+        for _ in 0..TURN_MAX {
             let flags = rustix::net::RecvFlags::DONTWAIT;
             match rustix::net::recv(&self.control, &mut request, flags) {
                 Ok((LEASE, _)) => {
@@ -50,6 +54,11 @@ impl Child {
                 Ok(_) | Err(_) => return None,
             }
         }
+        *again = true;
+        Some(Interest {
+            read: true,
+            write: false,
+        })
     }
 
     fn answer(&mut self, request: &[u8; LEASE]) -> Option<()> {
@@ -59,23 +68,28 @@ impl Child {
         if request[0] != TAKE {
             return Some(());
         }
-        let end = match lease {
-            Some(sock) => match convert(&sock) {
-                Ok(end) => Ok(end),
-                Err(error) => {
+        let error = match lease {
+            Some(sock) => match self.hand_out(&sock)? {
+                0 => return Some(()),
+                error => {
                     self.leases.insert(sock.id, sock);
-                    Err(error)
+                    error
                 }
             },
-            None => Err(libc::EBADF),
+            None => libc::EBADF,
         };
-        match end {
-            Ok(end) => pass(&self.control, &end).ok(),
-            Err(error) => {
-                let flags = rustix::net::SendFlags::DONTWAIT | rustix::net::SendFlags::NOSIGNAL;
-                let sent = rustix::net::send(&self.control, &error.to_ne_bytes(), flags);
-                sent.ok().map(drop)
-            }
+        let flags = rustix::net::SendFlags::DONTWAIT | rustix::net::SendFlags::NOSIGNAL;
+        let sent = rustix::net::send(&self.control, &error.to_ne_bytes(), flags);
+        sent.ok().map(drop)
+    }
+
+    /// Moves a leased socket onto a pair, and passes the child its end; returns 0 or the error that the
+    /// child may ask again after, and `None` if the child takes no answers.
+    fn hand_out(&self, sock: &Arc<Sock>) -> Option<c_int> {
+        match convert(sock).and_then(|end| pass(&self.control, &end)) {
+            Ok(()) => Some(0),
+            Err(libc::EAGAIN | libc::EPIPE | libc::ECONNRESET) => None,
+            Err(error) => Some(error),
         }
     }
 }

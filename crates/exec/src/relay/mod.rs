@@ -51,11 +51,12 @@ use libc::c_int;
 use listening::Listening;
 use name::{Kind, Name};
 use pair::Pair;
-pub(crate) use passing::{Got, receive_passed};
+pub(crate) use passing::{Got, receive_passed, refuse_descriptors};
 use pump::Item;
 pub(crate) use pump::Pump;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use std::os::fd::{AsRawFd, OwnedFd};
+use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex, PoisonError};
 use weir_socket::{Net, TcpListener, TcpStream, UdpSocket};
 
@@ -93,6 +94,7 @@ fn pair_of(kind: SocketType, name: Name) -> Result<(OwnedFd, OwnedFd), c_int> {
     let made = socketpair(AddressFamily::UNIX, kind, SocketFlags::CLOEXEC, None);
     let (own, other) = made.map_err(|error| error.raw_os_error())?;
     name.give(&other)?;
+    refuse_descriptors(&own);
     Ok((host::hide(own), other))
 }
 
@@ -140,6 +142,8 @@ fn relay_stream(sock: Sock, stream: TcpStream) -> Result<(OwnedFd, Item), c_int>
 fn relay_listener(sock: Sock, listener: TcpListener) -> Result<(OwnedFd, Item), c_int> {
     let name = name_of(Kind::Listener, sock.domain, listener.local_addr())?;
     let (own, other) = pair_of(SocketType::SEQPACKET, name)?;
+    let backlog = sock.backlog.load(Relaxed).min(host::relays_max() / 2);
+    listening::limit(&own, &other, backlog)?;
     let listening = Listening::new(sock, listener, own, name.key);
     Ok((other, Item::Listening(listening)))
 }
@@ -196,7 +200,7 @@ impl Pump {
 /// Marks the relayed ones of these descriptors, which have come from another program or process.
 pub(crate) fn recognise(fds: impl Iterator<Item = c_int>) {
     for fd in fds {
-        if let Some(name) = Name::of(fd) {
+        if let Some(name) = Name::of_passed(fd) {
             table::mark_relay(fd, name.kind == Kind::Datagrams);
         }
     }

@@ -112,6 +112,24 @@ impl Name {
         Name::from_bytes(bytes)
     }
 
+    /// As [`Name::of`], of a descriptor that another process has passed: `None` also if the pair may be one
+    /// that no owner has made, since any process can take such a name.
+    ///
+    /// The process that made the pair is of this one's user, or the superuser's, and the other end has no
+    /// name, or that of [`say_end`]: what is connected to a server has the server's.
+    pub(crate) fn of_passed(fd: c_int) -> Option<Name> {
+        let name = Name::of(fd)?;
+        let maker = super::calls::credentials(fd)?.uid;
+        let is_owner = maker == 0 || maker == rustix::process::geteuid().as_raw();
+        let mut bytes = [0; ROOM];
+        // SAFETY: the buffer has the stated length.
+        let other = named(&mut bytes, |at, len| unsafe {
+            real::getpeername(fd, at, len)
+        })?;
+        let is_pair = other.is_empty() || other.starts_with(ENDED);
+        (is_owner && is_pair).then_some(name)
+    }
+
     /// What a descriptor stands for, if it is relayed.
     pub(crate) fn of(fd: c_int) -> Option<Name> {
         let mut bytes = [0; ROOM];

@@ -11,12 +11,18 @@ use rustix::net::{RecvFlags, SendFlags, recv, send, shutdown};
 use std::net::Shutdown;
 use std::os::fd::OwnedFd;
 use std::task::{Context, Poll};
+use std::time::Duration;
 use weir_socket::TcpStream;
 
 /// Bytes that are copied at a time.
 pub(super) const CHUNK: usize = 64 << 10;
 /// Chunks of one turn each way, so that no connection keeps the others waiting.
 const CHUNKS_MAX: usize = 8;
+
+/// Longest wait for a peer that takes nothing of what is left after the application has closed the
+/// connection. It is the stack's own limit for such connections (RFC 6429 §4), which does not apply
+/// while the relay has the stream.
+const REST_MAX: Duration = Duration::from_secs(300);
 
 /// Bytes that one side has given and the other has not taken.
 #[derive(Default)]
@@ -210,6 +216,14 @@ impl Pair {
         let mut fds = [PollFd::new(&self.fd, PollFlags::empty())];
         let _ = poll(&mut fds, Some(&NONE));
         fds[0].revents().contains(PollFlags::HUP)
+    }
+
+    /// Limits how long the peer may take nothing, unless the application has: no process is left to give
+    /// the connection up.
+    pub(super) fn limit_rest(&self) {
+        if let Ok(None) = self.stream.user_timeout() {
+            let _ = self.stream.set_user_timeout(Some(REST_MAX));
+        }
     }
 
     fn look(&self) -> Result<(), End> {

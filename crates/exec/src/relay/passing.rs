@@ -5,6 +5,15 @@ use crate::sock::last_errno;
 use libc::{c_int, iovec, msghdr};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
+/// Linux' option of a Unix socket that may be sent descriptors, since 6.16.
+const SO_PASSRIGHTS: c_int = 83;
+
+/// Has the kernel refuse to pass descriptors to this socket, and to those that a listening one accepts: a
+/// process could make the owner wait when it closes them. Without effect on an older kernel.
+pub(crate) fn refuse_descriptors(fd: &OwnedFd) {
+    super::calls::set_int(fd.as_raw_fd(), SO_PASSRIGHTS, 0);
+}
+
 /// The ancillary data of one descriptor.
 #[repr(C, align(8))]
 struct Passed([u8; 24]);
@@ -50,9 +59,21 @@ pub(super) fn send(to: &OwnedFd, bytes: &[u8], fd: Option<&OwnedFd>) -> Result<(
     }
 }
 
+/// Length of the data of a message of [`pass`].
+pub(super) const PASS: usize = 4;
+
 /// Sends a message that passes a descriptor; its data is a 0.
 pub(super) fn pass(to: &OwnedFd, fd: &OwnedFd) -> Result<(), c_int> {
-    send(to, &0_i32.to_ne_bytes(), Some(fd))
+    send(to, &[0; PASS], Some(fd))
+}
+
+/// Whether a message may pass later: memory is short, or descriptors of the user are on their way in
+/// other messages, as many as a process may have (`ETOOMANYREFS`, unix(7)).
+pub(super) fn is_short(error: c_int) -> bool {
+    matches!(
+        error,
+        libc::EINTR | libc::ENOBUFS | libc::ENOMEM | libc::ETOOMANYREFS
+    )
 }
 
 /// Receives a message: the bytes that lie in `room`, and the descriptor that it passes.
@@ -71,7 +92,9 @@ pub(super) fn receive(
     let mut control = Passed([0; 24]);
     let mut message = message_of(&mut part);
     message.msg_control = control.0.as_mut_ptr().cast();
-    message.msg_controllen = control.0.len();
+    // Without the padding: with it there would be room for two descriptors, and the second would stay.
+    // SAFETY: the function computes a length.
+    message.msg_controllen = unsafe { libc::CMSG_LEN(size_of::<c_int>() as u32) } as usize;
     // SAFETY: the message is valid.
     let count = unsafe { real::recvmsg(from, &raw mut message, flags) };
     let count = usize::try_from(count).map_err(|_| last_errno())?;

@@ -16,8 +16,8 @@ use crate::sock::Sock;
 use crate::status::{ANSWERS_MAX, Answer, List, Status};
 use libc::c_int;
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
-use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
-use std::collections::{HashMap, HashSet};
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -29,6 +29,9 @@ use weir_socket::Net;
 const EVENTS: usize = 64;
 /// The event of [`Shared::wake`].
 const WAKE: u64 = 0;
+
+/// Pause of an item whose next turn waits for what the kernel does not report.
+const PAUSE: Duration = Duration::from_millis(20);
 
 /// What to wait for at a descriptor, besides its end.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -171,6 +174,7 @@ impl Pump {
             items: HashMap::new(),
             keys: HashMap::new(),
             next: WAKE + 1,
+            later: VecDeque::new(),
         };
         // The application's handlers do not run in this thread.
         let mask = signals::block_all();
@@ -228,7 +232,8 @@ impl Pump {
 struct Entry {
     item: Item,
     waker: Waker,
-    registered: Interest,
+    /// What the descriptor is in the epoll set for; `None` if it is not a member any more.
+    registered: Option<Interest>,
 }
 
 struct Thread {
@@ -239,6 +244,8 @@ struct Thread {
     /// The relayed sockets by key.
     keys: HashMap<Key, u64>,
     next: u64,
+    /// Items that have another turn after a pause, the earliest first.
+    later: VecDeque<(Instant, u64)>,
 }
 
 impl Thread {
@@ -251,6 +258,7 @@ impl Thread {
                 self.wait();
             }
             due.extend(self.ready());
+            due.extend(self.paused());
             self.enter_new(&mut due);
             for id in std::mem::take(&mut due) {
                 if self.turn(id, &mut scratch) {
@@ -270,19 +278,29 @@ impl Thread {
         // SAFETY: the set lives as long as the thread.
         let set = unsafe { BorrowedFd::borrow_raw(std::os::fd::AsRawFd::as_raw_fd(&self.set)) };
         let mut fds = vec![PollFd::from_borrowed_fd(set, PollFlags::IN)];
+        let next = self.later.front().map(|(at, _)| *at);
         let polled = self
             .net
-            .poll(&mut fds, None, &mut |fds, time| poll(fds, time));
+            .poll(&mut fds, next, &mut |fds, time| poll(fds, time));
         if polled.is_err() {
             // The host does not run: only the descriptors are left.
-            let _ = poll(&mut [PollFd::new(&self.set, PollFlags::IN)], None);
+            let left = next.map(|at| at.saturating_duration_since(Instant::now()));
+            let left = left.and_then(|left| Timespec::try_from(left).ok());
+            let _ = poll(&mut [PollFd::new(&self.set, PollFlags::IN)], left.as_ref());
         }
     }
 
+    /// The items whose pause is over.
+    fn paused(&mut self) -> Vec<u64> {
+        let now = Instant::now();
+        let over = self.later.partition_point(|(at, _)| *at <= now);
+        self.later.drain(..over).map(|(_, id)| id).collect()
+    }
+
     /// The items that descriptors or streams have made ready.
-    fn ready(&self) -> Vec<u64> {
+    fn ready(&mut self) -> Vec<u64> {
         let mut events = Vec::with_capacity(EVENTS);
-        let none = rustix::event::Timespec {
+        let none = Timespec {
             tv_sec: 0,
             tv_nsec: 0,
         };
@@ -298,11 +316,32 @@ impl Thread {
                     let _ = rustix::io::read(&self.shared.wake, &mut [0; 8]);
                     self.shared.is_awake.store(false, SeqCst);
                 }
-                id => ready.push(id),
+                id => {
+                    let flags = event.flags;
+                    if flags.contains(EventFlags::HUP) {
+                        self.note_end(id);
+                    }
+                    ready.push(id);
+                }
             }
         }
         ready.append(&mut lock(&self.shared.woken));
         ready
+    }
+
+    /// The end of an item's descriptor, which epoll reports again and again, whatever the interest: an
+    /// item that waits for its stream alone leaves the set.
+    fn note_end(&mut self, id: u64) {
+        let Some(entry) = self.items.get_mut(&id) else {
+            return;
+        };
+        if entry.registered == Some(Interest::default()) {
+            let _ = epoll::delete(&self.set, entry.item.fd());
+            entry.registered = None;
+            if let Item::Pair(pair) = &entry.item {
+                pair.limit_rest();
+            }
+        }
     }
 
     fn enter_new(&mut self, due: &mut HashSet<u64>) {
@@ -320,7 +359,7 @@ impl Thread {
             let entry = Entry {
                 item,
                 waker,
-                registered: Interest::default(),
+                registered: Some(Interest::default()),
             };
             if let Some((key, _)) = entry.item.socket() {
                 self.keys.insert(*key, id);
@@ -340,9 +379,18 @@ impl Thread {
         let mut again = false;
         let wanted = match &mut entry.item {
             Item::Pair(pair) => pair.turn(&mut context, scratch, &mut again),
-            Item::Listening(listening) => listening.turn(&mut context, &Pump(self.shared.clone())),
+            Item::Listening(listening) => {
+                let mut later = false;
+                let pump = Pump(self.shared.clone());
+                let interest = listening.turn(&mut context, &pump, &mut later);
+                let is_paused = self.later.iter().any(|(_, other)| *other == id);
+                if later && !is_paused {
+                    self.later.push_back((Instant::now() + PAUSE, id));
+                }
+                interest
+            }
             Item::Datagrams(datagrams) => datagrams.turn(&mut context, scratch, &mut again),
-            Item::Child(child) => child.turn(),
+            Item::Child(child) => child.turn(&mut again),
             Item::Guest(guest) => self.serve(guest, scratch, &mut again),
             Item::Door(door) => {
                 let strangers = door.strangers();
@@ -429,15 +477,19 @@ impl Thread {
 
     /// Registers what an item waits for.
     fn set_interest(&self, id: u64, entry: &mut Entry, wanted: Interest) {
-        if wanted == entry.registered {
+        let is_empty = wanted == Interest::default();
+        if entry.registered == Some(wanted) || entry.registered.is_none() && is_empty {
             return;
         }
         let mut flags = EventFlags::empty();
         flags.set(EventFlags::IN, wanted.read);
         flags.set(EventFlags::OUT, wanted.write);
         let data = EventData::new_u64(id);
-        let _ = epoll::modify(&self.set, entry.item.fd(), data, flags);
-        entry.registered = wanted;
+        let _ = match entry.registered {
+            Some(_) => epoll::modify(&self.set, entry.item.fd(), data, flags),
+            None => epoll::add(&self.set, entry.item.fd(), data, flags),
+        };
+        entry.registered = Some(wanted);
     }
 
     /// Lists the process's sockets for clients.
