@@ -12,10 +12,19 @@ use std::time::{Duration, Instant};
 /// Default interval of heartbeats.
 const EVERY: Duration = Duration::from_millis(500);
 
+/// Where messages of `sd_notify(3)` go.
+#[derive(Debug)]
+enum Manager {
+    /// A service manager, whose socket has a name.
+    Named(UnixDatagram, SocketAddr),
+    /// The supervisor: the socket is one of a pair, to which no other process can send.
+    Supervisor(UnixDatagram),
+}
+
 /// The receivers of heartbeats.
 #[derive(Debug)]
 pub(crate) struct Watchdog {
-    manager: Option<(UnixDatagram, SocketAddr)>,
+    manager: Option<Manager>,
     watchdog: Option<File>,
     every: Duration,
     last_given: Option<Instant>,
@@ -42,6 +51,17 @@ impl Watchdog {
             last_given: None,
             is_ending: false,
         })
+    }
+
+    /// The supervisor behind this socket of a pair, which does not block.
+    pub(crate) fn of_supervisor(signs: UnixDatagram, silence_max: Duration) -> Watchdog {
+        Watchdog {
+            manager: Some(Manager::Supervisor(signs)),
+            watchdog: None,
+            every: (silence_max / 3).min(EVERY),
+            last_given: None,
+            is_ending: false,
+        }
     }
 
     /// Reports that frames are forwarded.
@@ -81,10 +101,12 @@ impl Watchdog {
     }
 
     fn notify(&self, what: &str) {
-        if let Some((socket, address)) = &self.manager {
-            // A manager that does not listen is ignored.
-            let _ = socket.send_to_addr(what.as_bytes(), address);
-        }
+        // A manager that does not listen is ignored.
+        let _ = match &self.manager {
+            Some(Manager::Named(socket, address)) => socket.send_to_addr(what.as_bytes(), address),
+            Some(Manager::Supervisor(socket)) => socket.send(what.as_bytes()),
+            None => return,
+        };
     }
 }
 
@@ -97,7 +119,7 @@ pub(crate) fn watchdog_time() -> Option<Duration> {
     Some(Duration::from_micros(micros))
 }
 
-fn manager() -> Option<(UnixDatagram, SocketAddr)> {
+fn manager() -> Option<Manager> {
     let name = std::env::var("NOTIFY_SOCKET").ok()?;
     let address = match name.strip_prefix('@') {
         Some(name) => SocketAddr::from_abstract_name(name),
@@ -105,5 +127,5 @@ fn manager() -> Option<(UnixDatagram, SocketAddr)> {
     };
     let socket = UnixDatagram::unbound().ok()?;
     socket.set_nonblocking(true).ok()?;
-    Some((socket, address.ok()?))
+    Some(Manager::Named(socket, address.ok()?))
 }

@@ -2,7 +2,8 @@
 //! hangs, and starts another.
 //!
 //! Meanwhile frames take the bypass in the kernel, which does not depend on the
-//! supervisor. Where the processes have a state that goes on, the supervisor
+//! supervisor. Heartbeats come by one socket of a pair, which the process has as its
+//! standard input: no process of another user can send there. Where the processes have a state that goes on, the supervisor
 //! keeps it for them in memory: an orderly end writes it, the next start takes
 //! it, and it is gone. After a kill or a hang there is none.
 
@@ -12,10 +13,10 @@ use crate::watchdog::Watchdog;
 use rustix::fs::{MemfdFlags, memfd_create};
 use rustix::process::{Pid, Signal, kill_process, set_parent_process_death_signal};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
+use std::fs::File;
 use std::io;
-use std::os::fd::{AsRawFd, OwnedFd};
-use std::os::linux::net::SocketAddrExt;
-use std::os::unix::net::{SocketAddr, UnixDatagram};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::unix::net::UnixDatagram;
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::{Child, Command, ExitStatus};
@@ -38,6 +39,9 @@ const PAUSE_MAX: Duration = Duration::from_secs(10);
 
 /// Run time after which a failure no longer counts as early.
 const STABLE_AFTER: Duration = Duration::from_secs(60);
+
+/// Heartbeats that are read in a row.
+const SIGNS_MAX: usize = 64;
 
 /// Polling interval.
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
@@ -93,13 +97,25 @@ impl Requests {
     }
 }
 
-/// Lets the kernel end this process with its parent, which alone takes SIGUSR1: a signal to the
-/// whole process group must not end this process without its state.
-pub(super) fn end_with_parent() -> Result<(), CliError> {
+/// Makes this process the supervised one: the kernel ends it with its parent, which alone takes
+/// SIGUSR1 (a signal to the whole process group must not end this process without its state), and
+/// gets the heartbeats.
+pub(super) fn obey() -> Result<Watchdog, CliError> {
     signal_hook::flag::register(SIGUSR1, Arc::default())
         .map_err(|error| CliError::run(format!("cannot watch for signals: {error}")))?;
     let set = set_parent_process_death_signal(Some(Signal::KILL));
-    set.map_err(|error| CliError::run(format!("cannot be watched: {error}")))
+    let cannot = |error: io::Error| CliError::run(format!("cannot be watched: {error}"));
+    set.map_err(|error| cannot(error.into()))?;
+    let signs = take_stdin().map_err(cannot)?;
+    Ok(Watchdog::of_supervisor(signs, SILENCE_MAX))
+}
+
+/// The socket that is standard input, which is empty from now on.
+fn take_stdin() -> io::Result<UnixDatagram> {
+    let stdin = io::stdin();
+    let signs = UnixDatagram::from(stdin.as_fd().try_clone_to_owned()?);
+    rustix::stdio::dup2_stdin(File::open("/dev/null")?)?;
+    Ok(signs)
 }
 
 /// Runs the same command repeatedly, without `--restart`.
@@ -116,7 +132,9 @@ pub(super) fn supervise(of: Supervised, watchdog: Option<&Path>) -> Result<(), C
     let mut was_ready = false;
     loop {
         let begun = Instant::now();
-        let mut watched = SupervisedChild::start(state.as_ref()).map_err(failed)?;
+        let mut watched = command(state.as_ref())
+            .and_then(SupervisedChild::start)
+            .map_err(failed)?;
         let ended = watched.watch(&requests, &mut life).map_err(failed)?;
         if watched.is_ready && !was_ready {
             was_ready = true;
@@ -177,6 +195,18 @@ fn failed(error: impl Into<io::Error>) -> CliError {
     ))
 }
 
+/// This command, supervised.
+fn command(state: Option<&OwnedFd>) -> io::Result<Command> {
+    let mut command = Command::new(std::env::current_exe()?);
+    command
+        .args(std::env::args_os().skip(1))
+        .arg("--supervised");
+    if let Some(state) = state {
+        command.arg(format!("--state-fd={}", state.as_raw_fd()));
+    }
+    Ok(command)
+}
+
 enum Ended {
     /// A signal asked the process to end, and it has ended.
     Asked(ExitStatus),
@@ -196,21 +226,15 @@ struct SupervisedChild {
 }
 
 impl SupervisedChild {
-    fn start(state: Option<&OwnedFd>) -> io::Result<SupervisedChild> {
-        let name = format!("weir-supervisor-{}", std::process::id());
-        let signs = UnixDatagram::bind_addr(&SocketAddr::from_abstract_name(&name)?)?;
-        signs.set_nonblocking(true)?;
-        let mut command = Command::new(std::env::current_exe()?);
-        command
-            .args(std::env::args_os().skip(1))
-            .arg("--supervised");
-        if let Some(state) = state {
-            command.arg(format!("--state-fd={}", state.as_raw_fd()));
+    fn start(mut command: Command) -> io::Result<SupervisedChild> {
+        let (signs, of_child) = UnixDatagram::pair()?;
+        for end in [&signs, &of_child] {
+            end.set_nonblocking(true)?;
         }
-        let child = command
-            .env("NOTIFY_SOCKET", format!("@{name}"))
-            .env("WATCHDOG_USEC", SILENCE_MAX.as_micros().to_string())
-            .spawn()?;
+        for of_manager in ["NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID"] {
+            command.env_remove(of_manager);
+        }
+        let child = command.stdin(OwnedFd::from(of_child)).spawn()?;
         Ok(SupervisedChild {
             child,
             signs,
@@ -261,7 +285,10 @@ impl SupervisedChild {
     /// Reads the heartbeats, and passes on that the process is ready.
     fn read_signs(&mut self, life: &mut Watchdog) {
         let mut sign = [0; 256];
-        while let Ok(len) = self.signs.recv(&mut sign) {
+        for _ in 0..SIGNS_MAX {
+            let Ok(len) = self.signs.recv(&mut sign) else {
+                return;
+            };
             self.last_sign = Instant::now();
             life.beat();
             if sign[..len].starts_with(b"READY=1") && !self.is_ready {

@@ -182,6 +182,11 @@ impl Source {
 
 /// Runs the command.
 pub(crate) fn run(args: &Args) -> Result<(), CliError> {
+    if args.live.restart && args.config == Path::new("-") {
+        return Err(CliError::refused(
+            "--restart reads the configuration at each start: give a file, not `-`",
+        ));
+    }
     let source = Source {
         name: config::name(&args.config),
         text: read_limited::text(&args.config, FILE_BYTES_MAX)?,
@@ -261,9 +266,11 @@ fn live(
         chain(source, &config, &own, sa_file.as_ref(), Instant::now())?;
         return supervisor::supervise(Supervised::Chain, None);
     }
-    if args.supervised {
-        supervisor::end_with_parent()?;
-    }
+    let life = if args.supervised {
+        supervisor::obey()?
+    } else {
+        Watchdog::new(None)?
+    };
     let memory = args.state_fd.map(StateMemory::open).transpose()?;
     let saved = memory.as_ref().and_then(StateMemory::take);
     let began = saved
@@ -311,7 +318,7 @@ fn live(
     };
     let rereader = sa_file.map(Rereader::watch).transpose()?;
     let mut teller = Teller {
-        life: Watchdog::new(None)?,
+        life,
         longest: MtuWarnings::default(),
         json,
         metrics,
