@@ -7,10 +7,15 @@ use std::io::Write;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
 use std::path::Path;
+use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::thread::Builder;
 use std::time::{Duration, Instant};
 
 /// Default interval of heartbeats.
 const EVERY: Duration = Duration::from_millis(500);
+
+/// Time limit for work during which heartbeats are sent: far more than four million sessions take.
+const WORK_MAX: Duration = Duration::from_secs(120);
 
 /// Where messages of `sd_notify(3)` go.
 #[derive(Debug)]
@@ -84,6 +89,32 @@ impl Watchdog {
         }
     }
 
+    /// Does work that takes long, and sends heartbeats meanwhile: until [`WORK_MAX`], after which the
+    /// work counts as hung.
+    pub(crate) fn during<T>(&mut self, work: impl FnOnce() -> T) -> T {
+        self.during_at_most(WORK_MAX, work)
+    }
+
+    fn during_at_most<T>(&mut self, time_max: Duration, work: impl FnOnce() -> T) -> T {
+        std::thread::scope(|scope| {
+            let (done, ended) = channel::<()>();
+            let until = Instant::now() + time_max;
+            let beat = move || {
+                self.beat();
+                while Instant::now() < until
+                    && ended.recv_timeout(self.every) == Err(RecvTimeoutError::Timeout)
+                {
+                    self.beat();
+                }
+            };
+            // Without a thread there are no heartbeats, and the work is done all the same.
+            let _ = Builder::new().name("beat".into()).spawn_scoped(scope, beat);
+            let result = work();
+            drop(done);
+            result
+        })
+    }
+
     /// Reports once to the manager that the process has begun to end.
     pub(crate) fn stopping(&mut self) {
         if !std::mem::replace(&mut self.is_ending, true) {
@@ -128,4 +159,43 @@ fn manager() -> Option<Manager> {
     let socket = UnixDatagram::unbound().ok()?;
     socket.set_nonblocking(true).ok()?;
     Some(Manager::Named(socket, address.ok()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn long_work_gives_heartbeats_until_its_time_limit() {
+        let (signs, own) = UnixDatagram::pair().unwrap();
+        signs.set_nonblocking(true).unwrap();
+        let silence_max = Duration::from_millis(30);
+        let mut life = Watchdog::of_supervisor(own, silence_max);
+        let next = || {
+            let mut sign = [0; 64];
+            let len = signs.recv(&mut sign).ok()?;
+            Some(String::from_utf8_lossy(&sign[..len]).into_owned())
+        };
+        let beats = || {
+            // The first ones, of which the last may come at this time.
+            while next().is_some() {}
+            let until = Instant::now() + Duration::from_secs(10);
+            while Instant::now() < until {
+                if let Some(sign) = next() {
+                    return Some(sign);
+                }
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            None
+        };
+        assert_eq!(life.during(beats).as_deref(), Some("WATCHDOG=1\n"));
+        let time_max = Duration::from_millis(50);
+        let later = life.during_at_most(time_max, || {
+            std::thread::sleep(Duration::from_millis(300));
+            while next().is_some() {}
+            std::thread::sleep(Duration::from_millis(100));
+            next()
+        });
+        assert_eq!(later, None, "a heartbeat after the time limit");
+    }
 }

@@ -24,14 +24,20 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-/// Time without a heartbeat after which the process counts as hung.
-const SILENCE_MAX: Duration = Duration::from_secs(1);
+/// Times without a heartbeat after which the process counts as hung.
+#[derive(Clone, Copy)]
+struct SilenceMax {
+    starting: Duration,
+    ready: Duration,
+    /// After it has said that it ends, or was asked to.
+    ending: Duration,
+}
 
-/// Time limit for its start.
-const START_MAX: Duration = Duration::from_secs(5);
-
-/// Time limit for its end.
-const END_MAX: Duration = Duration::from_secs(5);
+const SILENCE_MAX: SilenceMax = SilenceMax {
+    starting: Duration::from_secs(5),
+    ready: Duration::from_secs(1),
+    ending: Duration::from_secs(5),
+};
 
 /// The first pause before a restart, doubled after each early failure.
 const PAUSE_MIN: Duration = Duration::from_millis(100);
@@ -107,7 +113,7 @@ pub(super) fn obey() -> Result<Watchdog, CliError> {
     let cannot = |error: io::Error| CliError::run(format!("cannot be watched: {error}"));
     set.map_err(|error| cannot(error.into()))?;
     let signs = take_stdin().map_err(cannot)?;
-    Ok(Watchdog::of_supervisor(signs, SILENCE_MAX))
+    Ok(Watchdog::of_supervisor(signs, SILENCE_MAX.ready))
 }
 
 /// The socket that is standard input, which is empty from now on.
@@ -133,7 +139,7 @@ pub(super) fn supervise(of: Supervised, watchdog: Option<&Path>) -> Result<(), C
     loop {
         let begun = Instant::now();
         let mut watched = command(state.as_ref())
-            .and_then(SupervisedChild::start)
+            .and_then(|command| SupervisedChild::start(command, SILENCE_MAX))
             .map_err(failed)?;
         let ended = watched.watch(&requests, &mut life).map_err(failed)?;
         if watched.is_ready && !was_ready {
@@ -219,14 +225,16 @@ enum Ended {
 struct SupervisedChild {
     child: Child,
     signs: UnixDatagram,
+    silence_max: SilenceMax,
     is_ready: bool,
+    is_ending: bool,
     last_sign: Instant,
     /// SIGHUP was passed on, which may mean its end.
     is_hung_up: bool,
 }
 
 impl SupervisedChild {
-    fn start(mut command: Command) -> io::Result<SupervisedChild> {
+    fn start(mut command: Command, silence_max: SilenceMax) -> io::Result<SupervisedChild> {
         let (signs, of_child) = UnixDatagram::pair()?;
         for end in [&signs, &of_child] {
             end.set_nonblocking(true)?;
@@ -238,7 +246,9 @@ impl SupervisedChild {
         Ok(SupervisedChild {
             child,
             signs,
+            silence_max,
             is_ready: false,
+            is_ending: false,
             last_sign: Instant::now(),
             is_hung_up: false,
         })
@@ -258,27 +268,32 @@ impl SupervisedChild {
                 });
             }
             if stop.is_requested() {
-                return Ok(Ended::Asked(self.end(Signal::TERM)?));
+                return Ok(Ended::Asked(self.end(Signal::TERM, life)?));
             }
             self.read_signs(life);
-            // A process that starts is not asked yet: it would have no handler.
-            if self.is_ready && requests.restart.swap(false, Ordering::Relaxed) {
-                return Ok(Ended::ToRestart(self.end(Signal::TERM)?));
+            // A process that starts is not asked yet: it would have no handler. A second signal would
+            // keep one that ends from writing its state.
+            let may_ask = self.is_ready && !self.is_ending;
+            if may_ask && requests.restart.swap(false, Ordering::Relaxed) {
+                return Ok(Ended::ToRestart(self.end(Signal::TERM, life)?));
             }
-            if self.is_ready && requests.hangup.swap(false, Ordering::Relaxed) {
+            if may_ask && requests.hangup.swap(false, Ordering::Relaxed) {
                 self.is_hung_up = true;
                 let _ = kill_process(Pid::from_child(&self.child), Signal::HUP);
             }
-            let silence_max = if self.is_ready {
-                SILENCE_MAX
-            } else {
-                START_MAX
-            };
-            if self.last_sign.elapsed() > silence_max {
-                self.end(Signal::KILL)?;
+            if self.last_sign.elapsed() > self.silence_max() {
+                self.end(Signal::KILL, life)?;
                 return Ok(Ended::Hung);
             }
             stop.wait(POLL_INTERVAL);
+        }
+    }
+
+    fn silence_max(&self) -> Duration {
+        match (self.is_ready, self.is_ending) {
+            (_, true) => self.silence_max.ending,
+            (true, false) => self.silence_max.ready,
+            (false, false) => self.silence_max.starting,
         }
     }
 
@@ -291,27 +306,114 @@ impl SupervisedChild {
             };
             self.last_sign = Instant::now();
             life.beat();
-            if sign[..len].starts_with(b"READY=1") && !self.is_ready {
+            let sign = &sign[..len];
+            if sign.starts_with(b"READY=1") && !self.is_ready {
                 self.is_ready = true;
                 life.ready();
             }
+            self.is_ending |= sign.starts_with(b"STOPPING=1");
         }
     }
 
-    /// Sends a signal, and kills the process after a time limit.
-    fn end(&mut self, signal: Signal) -> io::Result<ExitStatus> {
+    /// Sends a signal, and kills the process after a time limit: that of its end, which goes on while
+    /// heartbeats say that it writes its state.
+    fn end(&mut self, signal: Signal, life: &mut Watchdog) -> io::Result<ExitStatus> {
         let pid = Pid::from_child(&self.child);
         // The child was not waited for, so its process id is not reused.
         let _ = kill_process(pid, signal);
-        let until = Instant::now() + END_MAX;
+        let asked = Instant::now();
         loop {
             if let Some(status) = self.child.try_wait()? {
                 return Ok(status);
             }
-            if Instant::now() > until {
+            self.read_signs(life);
+            // Before it has heard the signal, it sends heartbeats as ever.
+            let is_silent = !self.is_ending || self.last_sign.elapsed() > self.silence_max.ending;
+            if is_silent && asked.elapsed() > self.silence_max.ending {
                 self.child.kill()?;
             }
             std::thread::sleep(Duration::from_millis(2));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A process that runs this script of sh(1), with heartbeats by `echo … >&0`.
+    fn child(script: &str, silence_max: SilenceMax) -> SupervisedChild {
+        let mut command = Command::new("sh");
+        command.args(["-c", script]);
+        SupervisedChild::start(command, silence_max).unwrap()
+    }
+
+    fn unasked() -> Requests {
+        Requests {
+            stop: ShutdownSignal::watch().unwrap(),
+            hangup: Arc::default(),
+            restart: Arc::default(),
+        }
+    }
+
+    fn until_ready(child: &mut SupervisedChild, life: &mut Watchdog) {
+        let began = Instant::now();
+        while !child.is_ready {
+            assert!(began.elapsed() < LONG, "it does not become ready");
+            child.read_signs(life);
+            std::thread::sleep(POLL_INTERVAL);
+        }
+    }
+
+    const SHORT: Duration = Duration::from_millis(1500);
+    const LONG: Duration = Duration::from_secs(60);
+
+    /// Heartbeats for longer than [`SHORT`].
+    const BEATS: &str = "for i in 1 2 3 4 5 6 7 8 9; do echo WATCHDOG=1 >&0; sleep 0.2; done";
+
+    #[test]
+    fn a_start_may_take_long_with_heartbeats_and_not_without() {
+        let limits = SilenceMax {
+            starting: SHORT,
+            ready: LONG,
+            ending: LONG,
+        };
+        let (requests, mut life) = (unasked(), Watchdog::new(None).unwrap());
+        let mut slow = child(&format!("{BEATS}; echo READY=1 >&0; exit 3"), limits);
+        let ended = slow.watch(&requests, &mut life).unwrap();
+        assert!(matches!(ended, Ended::ByItself(status) if status.code() == Some(3)));
+        assert!(slow.is_ready);
+        let mut hung = child("exec sleep 60", limits);
+        let ended = hung.watch(&requests, &mut life).unwrap();
+        assert!(matches!(ended, Ended::Hung));
+    }
+
+    #[test]
+    fn an_end_may_take_long_with_heartbeats_and_not_without() {
+        let limits = SilenceMax {
+            starting: LONG,
+            ready: Duration::from_millis(500),
+            ending: SHORT,
+        };
+        let (requests, mut life) = (unasked(), Watchdog::new(None).unwrap());
+        let mut slow = child(
+            &format!(
+                "trap 'echo STOPPING=1 >&0; {BEATS}; exit 0' TERM; echo READY=1 >&0; while :; do sleep 0.1; done"
+            ),
+            limits,
+        );
+        until_ready(&mut slow, &mut life);
+        assert!(slow.end(Signal::TERM, &mut life).unwrap().success());
+        // By itself, and silent for longer than a process that is ready may be.
+        let mut leaves = child("echo READY=1 >&0; echo STOPPING=1 >&0; sleep 0.9", limits);
+        let ended = leaves.watch(&requests, &mut life).unwrap();
+        assert!(matches!(ended, Ended::ByItself(status) if status.success()));
+        // One that goes on as ever does not end by itself.
+        let deaf =
+            "trap '' TERM; echo READY=1 >&0; while :; do echo WATCHDOG=1 >&0; sleep 0.1; done";
+        let mut deaf = child(deaf, limits);
+        until_ready(&mut deaf, &mut life);
+        let status = deaf.end(Signal::TERM, &mut life).unwrap();
+        assert_eq!(status.signal(), Some(signal_hook::consts::SIGKILL));
     }
 }
