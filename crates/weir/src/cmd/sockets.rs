@@ -250,7 +250,7 @@ impl User {
         for names in names.chunks(ASKED_MAX) {
             let mut asked = Vec::new();
             for name in names {
-                match connect(&folder, name) {
+                match connect(&folder, name, self.uid) {
                     // It may have a name in each folder.
                     Ok(Some(process)) if self.pids.insert(process.pid) => asked.push(process),
                     Ok(_) => {}
@@ -345,27 +345,49 @@ impl User {
     }
 }
 
-/// Connects to the process behind a name in its user's folder; `None` if it has ended.
-fn connect(folder: &OwnedFd, name: &str) -> rustix::io::Result<Option<Asked>> {
+/// Connects to the process behind a name in its user's folder. `None` if there is no process: if it
+/// has ended, or if the name leads to something else, to which a user must not lead root.
+fn connect(folder: &OwnedFd, name: &str, uid: u32) -> rustix::io::Result<Option<Asked>> {
+    let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let file = match rustix::fs::openat(folder, name, flags, Mode::empty()) {
+        Err(Errno::NOENT) => return Ok(None),
+        file => file?,
+    };
+    let mode = rustix::fs::fstat(&file)?.st_mode;
+    if FileType::from_raw_mode(mode) != FileType::Socket {
+        return Ok(None);
+    }
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
-    let at = SocketAddrUnix::new(format!("/proc/self/fd/{}/{name}", folder.as_raw_fd()))?;
+    // This file, whatever has the name by now.
+    let at = SocketAddrUnix::new(format!("/proc/self/fd/{}", file.as_raw_fd()))?;
     match rustix::net::connect(&socket, &at) {
         Err(Errno::CONNREFUSED) => {
             // The process was killed, and has left the name.
             let _ = rustix::fs::unlinkat(folder, name, AtFlags::empty());
             return Ok(None);
         }
-        Err(Errno::NOENT) => return Ok(None),
         connected => connected?,
     }
     let peer = rustix::net::sockopt::socket_peercred(&socket)?;
-    Ok(Some(Asked {
+    let pid = peer.pid.as_raw_nonzero().get();
+    // One answer of a process: it has other names by links.
+    let is_process = peer.uid.as_raw() == uid && own_pid(pid) == name;
+    Ok(is_process.then(|| Asked {
         name: name.to_owned(),
-        pid: peer.pid.as_raw_nonzero().get(),
+        pid,
         stream: socket.into(),
         answer: Vec::new(),
     }))
+}
+
+/// The number of a process in its own PID namespace, by which it names its socket.
+fn own_pid(pid: i32) -> String {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status"));
+    let status = status.unwrap_or_default();
+    let numbers = status.lines().find_map(|line| line.strip_prefix("NSpid:"));
+    let own = numbers.and_then(|numbers| numbers.split_whitespace().last());
+    own.map_or_else(|| pid.to_string(), str::to_owned)
 }
 
 /// The sockets of an answer. Its content is of another program: only known words, numbers and
@@ -465,6 +487,35 @@ mod tests {
             assert_eq!(by_link.rows.len(), 0);
             std::fs::remove_file(link).unwrap();
         }
+    }
+
+    /// To root, and to a user: a name leads to nothing but the user's process of this number.
+    #[test]
+    fn names_lead_to_no_other_process() {
+        let made = Made::new("elsewhere", 0o700);
+        let elsewhere = Made::new("real", 0o700);
+        let socket = elsewhere.0.join("socket");
+        let listener = UnixListener::bind(&socket).unwrap();
+        let symlink = made.0.join(name());
+        std::os::unix::fs::symlink(&socket, &symlink).unwrap();
+        let user = asked(&made);
+        assert!(user.rows.is_empty() && user.silent.is_empty());
+        listener.set_nonblocking(true).unwrap();
+        let came = listener.accept().map_err(|error| error.kind());
+        assert_eq!(
+            came.err(),
+            Some(ErrorKind::WouldBlock),
+            "root was led there"
+        );
+        // Another number, and another user.
+        std::fs::remove_file(symlink).unwrap();
+        std::fs::hard_link(&socket, made.0.join("7")).unwrap();
+        let user = asked(&made);
+        assert!(user.rows.is_empty() && user.silent.is_empty());
+        std::fs::rename(made.0.join("7"), made.0.join(name())).unwrap();
+        let folder = rustix::fs::open(&made.0, OFlags::RDONLY, Mode::empty()).unwrap();
+        assert!(connect(&folder, &name(), own() + 1).unwrap().is_none());
+        assert!(connect(&folder, &name(), own()).unwrap().is_some());
     }
 
     #[test]
