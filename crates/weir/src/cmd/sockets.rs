@@ -3,14 +3,18 @@
 use crate::error::CliError;
 use crate::report::format;
 use crate::report::format::Column::{Left, Right};
+use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags};
+use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+use rustix::time::Timespec;
 use serde::{Deserialize, Serialize};
-use std::ffi::OsStr;
-use std::io::{Read, Write};
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Display;
+use std::io::{ErrorKind, Read, Write};
 use std::net::SocketAddr;
 use std::os::fd::{AsRawFd, OwnedFd};
-use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -25,7 +29,8 @@ States are those of RFC 9293; `shared` says that other processes than the one sh
 socket, which the one shown owns. Queues are bytes that no call has read, and bytes that the peer
 has not acknowledged; they are unknown for datagrams and listeners.
 
-Exit status: 0; 1 if a process that has sockets did not answer within 2 s.")]
+Exit status: 0; 1 if a process that has sockets did not answer: all of a user have 2 s together,
+16 MiB and 65536 sockets.")]
 pub(crate) struct Args {
     /// Print one line of JSON, an array: pid, uid, command, protocol, local, peer, state,
     /// receive_queue, send_queue, descriptors, shared; null where there is no value
@@ -33,11 +38,16 @@ pub(crate) struct Args {
     json: bool,
 }
 
-/// Processes of one folder that are asked.
-const PROCESSES_MAX: usize = 4096;
-/// Longest answer of a process, in bytes.
-const ANSWER_MAX: usize = 16 << 20;
-/// Longest time for an answer.
+/// Names of one user's folders that are looked at. All limits are of a user: an answer costs its
+/// sender as good as nothing.
+const NAMES_MAX: usize = 4096;
+/// Processes that are asked at the same time.
+const ASKED_MAX: usize = 128;
+/// Longest answers of a user's processes, in bytes.
+const ANSWERS_MAX: usize = 16 << 20;
+/// Sockets of a user's processes.
+const ROWS_MAX: usize = 65_536;
+/// Longest time for a user's processes.
 const WAIT_MAX: Duration = Duration::from_secs(2);
 
 /// A protocol, or a state of RFC 9293.
@@ -109,14 +119,13 @@ pub(crate) fn run(args: &Args) -> Result<(), CliError> {
     let own = rustix::process::geteuid().as_raw();
     let mut rows = Vec::new();
     let mut silent = Vec::new();
-    for (path, uid) in folders(own) {
-        for process in processes(&path, uid) {
-            match process.ask() {
-                Ok(mut more) => rows.append(&mut more),
-                Err(Silent::Gone) => {}
-                Err(Silent::Because(why)) => silent.push(format!("{}: {why}", process.shown())),
-            }
+    for (uid, folders) in users(own) {
+        let mut user = User::new(uid);
+        for folder in folders {
+            user.ask_folder(&folder);
         }
+        rows.append(&mut user.rows);
+        silent.append(&mut user.silent);
     }
     rows.sort_by_key(|row| (row.pid, row.socket.local, row.socket.peer));
     let text = if args.json {
@@ -165,23 +174,20 @@ fn table(rows: &[Row]) -> String {
     format::table(&columns, rows)
 }
 
-/// The folders that are asked, with their users.
-fn folders(own: u32) -> Vec<(PathBuf, u32)> {
-    let of = |uid| weir_socket::status_folders(uid).map(|path| (path, uid));
-    let mut folders: Vec<_> = of(own).into();
+/// The users that are asked, with their folders.
+fn users(own: u32) -> BTreeMap<u32, [PathBuf; 2]> {
+    let mut all = vec![own];
     if own == 0 {
-        let users = names("/run/user").filter_map(|name| name.parse().ok());
-        let temporary = names("/tmp").filter_map(|name| {
-            let uid = name.strip_prefix("weir-exec-")?;
-            uid.parse().ok()
-        });
-        for uid in users.chain(temporary).filter(|uid| *uid != 0) {
-            folders.extend(of(uid));
-        }
-        folders.sort();
-        folders.dedup();
+        all.extend(names("/run/user").filter_map(|name| name.parse::<u32>().ok()));
+        all.extend(names("/tmp").filter_map(|name| {
+            let uid: u32 = name.strip_prefix("weir-exec-")?.parse().ok()?;
+            // Any user can make folders of any name there.
+            let about = std::fs::symlink_metadata(Path::new("/tmp").join(&name));
+            about.is_ok_and(|about| about.uid() == uid).then_some(uid)
+        }));
     }
-    folders
+    let folders = |uid| (uid, weir_socket::status_folders(uid));
+    all.into_iter().map(folders).collect()
 }
 
 fn names(folder: &str) -> impl Iterator<Item = String> {
@@ -189,102 +195,199 @@ fn names(folder: &str) -> impl Iterator<Item = String> {
     entries.filter_map(|entry| entry.file_name().into_string().ok())
 }
 
-/// A process that has a socket to be asked.
-struct Process {
-    folder: std::rc::Rc<OwnedFd>,
-    name: String,
+/// A user whose processes are asked, and what is left for them.
+struct User {
     uid: u32,
+    deadline: Instant,
+    names_left: usize,
+    bytes_left: usize,
+    /// Processes that have been asked.
+    pids: BTreeSet<i32>,
+    rows: Vec<Row>,
+    /// Processes that gave no answer, and why.
+    silent: Vec<String>,
 }
 
-/// Why there is no answer.
-enum Silent {
-    /// The process has ended.
-    Gone,
-    Because(String),
+/// A process that has been asked.
+struct Asked {
+    name: String,
+    pid: i32,
+    stream: UnixStream,
+    answer: Vec<u8>,
 }
 
-/// The processes of a folder, which another user cannot have made.
-fn processes(path: &Path, uid: u32) -> Vec<Process> {
-    let flags = OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::RDONLY | OFlags::CLOEXEC;
-    let Ok(folder) = rustix::fs::open(path, flags, Mode::empty()) else {
-        return Vec::new();
-    };
-    let is_private = rustix::fs::fstat(&folder).is_ok_and(|about| {
-        about.st_uid == uid
-            && about.st_mode & 0o077 == 0
-            && FileType::from_raw_mode(about.st_mode) == FileType::Directory
-    });
-    let entries = Dir::read_from(&folder).ok().filter(|_| is_private);
-    let folder = std::rc::Rc::new(folder);
-    let entries = entries.into_iter().flatten().flatten();
-    let names = entries.filter_map(|entry| {
-        let name = OsStr::from_bytes(entry.file_name().to_bytes());
-        let name = name.to_str()?.to_owned();
-        name.parse::<u32>().ok().map(|_| name)
-    });
-    let names = names.take(PROCESSES_MAX);
-    let process = |name| Process {
-        folder: folder.clone(),
-        name,
-        uid,
-    };
-    names.map(process).collect()
-}
-
-impl Process {
-    fn shown(&self) -> String {
-        format!("process {}", self.name)
+impl User {
+    fn new(uid: u32) -> User {
+        User {
+            uid,
+            deadline: Instant::now() + WAIT_MAX,
+            names_left: NAMES_MAX,
+            bytes_left: ANSWERS_MAX,
+            pids: BTreeSet::new(),
+            rows: Vec::new(),
+            silent: Vec::new(),
+        }
     }
 
-    fn ask(&self) -> Result<Vec<Row>, Silent> {
-        let because = |error: rustix::io::Errno| Silent::Because(error.to_string());
-        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-        let made = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None);
-        let socket = made.map_err(because)?;
-        let at = format!("/proc/self/fd/{}/{}", self.folder.as_raw_fd(), self.name);
-        let at = SocketAddrUnix::new(at).map_err(because)?;
-        match rustix::net::connect(&socket, &at) {
-            Ok(()) => {}
-            Err(rustix::io::Errno::CONNREFUSED) => {
-                // The process was killed, and has left the name.
-                let _ = rustix::fs::unlinkat(&*self.folder, &self.name, AtFlags::empty());
-                return Err(Silent::Gone);
+    /// Asks the processes of a folder, if another user cannot have made it.
+    fn ask_folder(&mut self, path: &Path) {
+        let flags = OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::RDONLY | OFlags::CLOEXEC;
+        let Ok(folder) = rustix::fs::open(path, flags, Mode::empty()) else {
+            return;
+        };
+        let is_private = rustix::fs::fstat(&folder).is_ok_and(|about| {
+            about.st_uid == self.uid
+                && about.st_mode & 0o077 == 0
+                && FileType::from_raw_mode(about.st_mode) == FileType::Directory
+        });
+        let entries = Dir::read_from(&folder).ok().filter(|_| is_private);
+        let names = entries.into_iter().flatten().flatten().filter_map(|entry| {
+            let name = entry.file_name().to_str().ok()?;
+            name.parse::<u32>().ok().map(|_| name.to_owned())
+        });
+        let names: Vec<String> = names.take(self.names_left).collect();
+        self.names_left -= names.len();
+        for names in names.chunks(ASKED_MAX) {
+            let mut asked = Vec::new();
+            for name in names {
+                match connect(&folder, name, self.uid) {
+                    // It may have a name in each folder.
+                    Ok(Some(process)) if self.pids.insert(process.pid) => asked.push(process),
+                    Ok(_) => {}
+                    Err(error) => self.has_no_answer(name, &error),
+                }
             }
-            Err(rustix::io::Errno::NOENT) => return Err(Silent::Gone),
-            Err(error) => return Err(because(error)),
+            self.read(asked);
         }
-        let about = rustix::net::sockopt::socket_peercred(&socket).map_err(because)?;
-        let text = read(UnixStream::from(socket)).map_err(Silent::Because)?;
-        let pid = about.pid.as_raw_nonzero().get();
-        parse(&text, pid, self.uid).map_err(Silent::Because)
+    }
+
+    fn has_no_answer(&mut self, name: &str, why: &impl Display) {
+        self.silent.push(format!("process {name}: {why}"));
+    }
+
+    /// Reads the answers, as long as there is time.
+    fn read(&mut self, mut asked: Vec<Asked>) {
+        while !asked.is_empty() {
+            let left = self.deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                let why = "no answer within 2 s";
+                asked
+                    .iter()
+                    .for_each(|it| self.has_no_answer(&it.name, &why));
+                return;
+            }
+            let streams = asked.iter().map(|it| &it.stream);
+            let mut ready: Vec<_> = streams.map(|it| PollFd::new(it, PollFlags::IN)).collect();
+            // A signal ends the wait.
+            let _ = poll(
+                &mut ready,
+                Some(&Timespec::try_from(left).unwrap_or_default()),
+            );
+            let ready: Vec<bool> = ready.iter().map(|it| !it.revents().is_empty()).collect();
+            let mut waiting = Vec::new();
+            for (mut process, is_ready) in asked.into_iter().zip(ready) {
+                let ended = if is_ready {
+                    self.part(&mut process)
+                } else {
+                    Ok(false)
+                };
+                let done = match ended {
+                    Ok(false) => {
+                        waiting.push(process);
+                        continue;
+                    }
+                    Ok(true) => self.take(&process),
+                    Err(why) => Err(why),
+                };
+                if let Err(why) = done {
+                    self.has_no_answer(&process.name, &why);
+                }
+            }
+            asked = waiting;
+        }
+    }
+
+    /// Reads what a process has sent; returns whether the answer has ended.
+    fn part(&mut self, process: &mut Asked) -> Result<bool, String> {
+        let mut part = [0; 16 << 10];
+        match process.stream.read(&mut part) {
+            Ok(0) => Ok(true),
+            Ok(count) => {
+                let left = self.bytes_left.checked_sub(count);
+                self.bytes_left = left.ok_or_else(|| {
+                    format!(
+                        "the answers of user {} are longer than {ANSWERS_MAX} bytes",
+                        self.uid
+                    )
+                })?;
+                process.answer.extend_from_slice(&part[..count]);
+                Ok(false)
+            }
+            Err(error)
+                if [ErrorKind::WouldBlock, ErrorKind::Interrupted].contains(&error.kind()) =>
+            {
+                Ok(false)
+            }
+            Err(error) => Err(error.to_string()),
+        }
+    }
+
+    /// Takes the sockets of a whole answer.
+    fn take(&mut self, process: &Asked) -> Result<(), String> {
+        let text = str::from_utf8(&process.answer).map_err(|_| "the answer is not text")?;
+        let mut rows = parse(text, process.pid, self.uid)?;
+        if self.rows.len() + rows.len() > ROWS_MAX {
+            let uid = self.uid;
+            return Err(format!("user {uid} has more than {ROWS_MAX} sockets"));
+        }
+        self.rows.append(&mut rows);
+        Ok(())
     }
 }
 
-/// Reads the whole answer.
-fn read(mut stream: UnixStream) -> Result<String, String> {
-    let failed = |error: std::io::Error| error.to_string();
-    let deadline = Instant::now() + WAIT_MAX;
-    stream.set_nonblocking(false).map_err(failed)?;
-    let mut bytes = Vec::new();
-    let mut part = vec![0; 64 << 10];
-    loop {
-        let left = deadline.saturating_duration_since(Instant::now());
-        if left.is_zero() {
-            return Err("no answer within 2 s".to_owned());
-        }
-        stream.set_read_timeout(Some(left)).map_err(failed)?;
-        match stream.read(&mut part) {
-            Ok(0) => break,
-            Ok(count) if bytes.len() + count > ANSWER_MAX => {
-                return Err(format!("the answer is longer than {ANSWER_MAX} bytes"));
-            }
-            Ok(count) => bytes.extend_from_slice(&part[..count]),
-            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {}
-            Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
-            Err(error) => return Err(failed(error)),
-        }
+/// Connects to the process behind a name in its user's folder. `None` if there is no process: if it
+/// has ended, or if the name leads to something else, to which a user must not lead root.
+fn connect(folder: &OwnedFd, name: &str, uid: u32) -> rustix::io::Result<Option<Asked>> {
+    let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let file = match rustix::fs::openat(folder, name, flags, Mode::empty()) {
+        Err(Errno::NOENT) => return Ok(None),
+        file => file?,
+    };
+    let mode = rustix::fs::fstat(&file)?.st_mode;
+    if FileType::from_raw_mode(mode) != FileType::Socket {
+        return Ok(None);
     }
-    String::from_utf8(bytes).map_err(|_| "the answer is not text".to_owned())
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+    // This file, whatever has the name by now.
+    let at = SocketAddrUnix::new(format!("/proc/self/fd/{}", file.as_raw_fd()))?;
+    match rustix::net::connect(&socket, &at) {
+        Err(Errno::CONNREFUSED) => {
+            // The process was killed, and has left the name.
+            let _ = rustix::fs::unlinkat(folder, name, AtFlags::empty());
+            return Ok(None);
+        }
+        connected => connected?,
+    }
+    let peer = rustix::net::sockopt::socket_peercred(&socket)?;
+    let pid = peer.pid.as_raw_nonzero().get();
+    // One answer of a process: it has other names by links.
+    let is_process = peer.uid.as_raw() == uid && own_pid(pid) == name;
+    Ok(is_process.then(|| Asked {
+        name: name.to_owned(),
+        pid,
+        stream: socket.into(),
+        answer: Vec::new(),
+    }))
+}
+
+/// The number of a process in its own PID namespace, by which it names its socket.
+fn own_pid(pid: i32) -> String {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status"));
+    let status = status.unwrap_or_default();
+    let numbers = status.lines().find_map(|line| line.strip_prefix("NSpid:"));
+    let own = numbers.and_then(|numbers| numbers.split_whitespace().last());
+    own.map_or_else(|| pid.to_string(), str::to_owned)
 }
 
 /// The sockets of an answer. Its content is of another program: only known words, numbers and
@@ -316,6 +419,7 @@ fn parse(text: &str, pid: i32, uid: u32) -> Result<Vec<Row>, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::os::unix::net::UnixListener;
 
     /// A folder of this user with this mode, removed on drop.
     struct Made(PathBuf);
@@ -337,51 +441,152 @@ mod tests {
         }
     }
 
+    fn own() -> u32 {
+        rustix::process::geteuid().as_raw()
+    }
+
+    /// The name of this process.
+    fn name() -> String {
+        std::process::id().to_string()
+    }
+
+    /// A process of this user, asked.
+    fn asked(made: &Made) -> User {
+        let mut user = User::new(own());
+        user.ask_folder(&made.0);
+        user
+    }
+
+    const LINE: &str = "{\"protocol\":\"tcp\",\"local\":null,\"peer\":null,\"state\":\"listen\",\
+                        \"receive_queue\":null,\"send_queue\":null,\"descriptors\":[],\"shared\":true}\n";
+
+    /// Answers each client with one socket.
+    fn serve(listener: UnixListener) {
+        std::thread::spawn(move || {
+            for mut client in listener.incoming().flatten() {
+                let _ = write!(client, "{{\"version\":1,\"pid\":7}}\n{LINE}");
+            }
+        });
+    }
+
     #[test]
     fn folders_that_others_can_change_are_left_alone() {
-        let own = rustix::process::geteuid().as_raw();
-        for (name, mode, count) in [("private", 0o700, 1), ("open", 0o777, 0)] {
-            let made = Made::new(name, mode);
-            std::fs::write(made.0.join("7"), "").unwrap();
+        for (folder, mode, count) in [("private", 0o700, 1), ("open", 0o777, 0)] {
+            let made = Made::new(folder, mode);
+            serve(UnixListener::bind(made.0.join(name())).unwrap());
             std::fs::write(made.0.join("name"), "").unwrap();
-            assert_eq!(processes(&made.0, own).len(), count, "{name}");
-            assert!(processes(&made.0, own + 1).is_empty());
+            std::fs::write(made.0.join("7"), "").unwrap();
+            assert_eq!(asked(&made).rows.len(), count, "{folder}");
+            let mut other = User::new(own() + 1);
+            other.ask_folder(&made.0);
+            assert_eq!(other.rows.len(), 0);
             let link = made.0.with_extension("link");
             std::os::unix::fs::symlink(&made.0, &link).unwrap();
-            assert!(processes(&link, own).is_empty());
+            let mut by_link = User::new(own());
+            by_link.ask_folder(&link);
+            assert_eq!(by_link.rows.len(), 0);
             std::fs::remove_file(link).unwrap();
         }
     }
 
+    /// To root, and to a user: a name leads to nothing but the user's process of this number.
     #[test]
-    fn answers_without_end_are_given_up() {
-        use std::os::unix::net::UnixListener;
-        let made = Made::new("endless", 0o700);
-        let listener = UnixListener::bind(made.0.join("7")).unwrap();
-        let serves = std::thread::spawn(move || {
-            // Nothing at all, and then more than is taken.
-            let (silent, _) = listener.accept().unwrap();
-            let (mut endless, _) = listener.accept().unwrap();
-            let part = vec![b' '; 1 << 20];
-            while endless.write_all(&part).is_ok() {}
-            drop((silent, listener));
-        });
-        let own = rustix::process::geteuid().as_raw();
-        for why in ["no answer within 2 s", "longer than"] {
-            let all = processes(&made.0, own);
-            let [process] = &all[..] else {
-                panic!("one process");
-            };
-            match process.ask() {
-                Err(Silent::Because(said)) => assert!(said.contains(why), "{said}"),
-                _ => panic!("{why}"),
-            }
+    fn names_lead_to_no_other_process() {
+        let made = Made::new("elsewhere", 0o700);
+        let elsewhere = Made::new("real", 0o700);
+        let socket = elsewhere.0.join("socket");
+        let listener = UnixListener::bind(&socket).unwrap();
+        let symlink = made.0.join(name());
+        std::os::unix::fs::symlink(&socket, &symlink).unwrap();
+        let user = asked(&made);
+        assert!(user.rows.is_empty() && user.silent.is_empty());
+        listener.set_nonblocking(true).unwrap();
+        let came = listener.accept().map_err(|error| error.kind());
+        assert_eq!(
+            came.err(),
+            Some(ErrorKind::WouldBlock),
+            "root was led there"
+        );
+        // Another number, and another user.
+        std::fs::remove_file(symlink).unwrap();
+        std::fs::hard_link(&socket, made.0.join("7")).unwrap();
+        let user = asked(&made);
+        assert!(user.rows.is_empty() && user.silent.is_empty());
+        std::fs::rename(made.0.join("7"), made.0.join(name())).unwrap();
+        let folder = rustix::fs::open(&made.0, OFlags::RDONLY, Mode::empty()).unwrap();
+        assert!(connect(&folder, &name(), own() + 1).unwrap().is_none());
+        assert!(connect(&folder, &name(), own()).unwrap().is_some());
+    }
+
+    #[test]
+    fn one_process_with_many_names_is_asked_once() {
+        let made = Made::new("links", 0o700);
+        let first = made.0.join(name());
+        let listener = UnixListener::bind(&first).unwrap();
+        for number in 0..300 {
+            std::fs::hard_link(&first, made.0.join(format!("{}", 5_000_000 + number))).unwrap();
         }
-        serves.join().unwrap();
-        // A killed process leaves its name, which goes.
-        let all = processes(&made.0, own);
-        assert!(matches!(all[0].ask(), Err(Silent::Gone)));
-        assert!(processes(&made.0, own).is_empty());
+        serve(listener);
+        let mut user = asked(&made);
+        // By another folder, too.
+        user.ask_folder(&made.0);
+        assert_eq!(
+            (user.rows.len(), user.silent.len()),
+            (1, 0),
+            "{:?}",
+            user.silent
+        );
+    }
+
+    #[test]
+    fn a_users_processes_together_have_one_limit_of_time_bytes_and_sockets() {
+        let connected = |name: &str| {
+            let (stream, process) = UnixStream::pair().unwrap();
+            stream.set_nonblocking(true).unwrap();
+            let (name, pid, answer) = (name.to_owned(), 1, Vec::new());
+            let asked = Asked {
+                name,
+                pid,
+                stream,
+                answer,
+            };
+            (asked, process)
+        };
+        // Those that are silent do not keep others from being heard, and wait together.
+        let mut user = User::new(0);
+        user.deadline = Instant::now() + Duration::from_millis(300);
+        let began = Instant::now();
+        let (mut all, mut ends): (Vec<_>, Vec<_>) = (0..100).map(|_| connected("7")).unzip();
+        write!(ends[99], "{{\"version\":1,\"pid\":7}}\n{LINE}").unwrap();
+        ends.pop();
+        let more = all.split_off(50);
+        user.read(more);
+        user.read(all);
+        assert_eq!((user.rows.len(), user.silent.len()), (1, 99));
+        assert!(began.elapsed() < WAIT_MAX, "{:?}", began.elapsed());
+        drop(ends);
+        let mut user = User::new(0);
+        let full = format!("{{\"version\":1}}\n{}", LINE.repeat(ROWS_MAX));
+        user.rows = parse(&full, 1, 0).unwrap();
+        for (bytes, why) in [(100, "longer than"), (1000, "more than")] {
+            user.bytes_left = bytes;
+            user.deadline = Instant::now() + WAIT_MAX;
+            let (asked, mut process) = connected("7");
+            write!(process, "{{\"version\":1}}\n{LINE}").unwrap();
+            drop(process);
+            user.read(vec![asked]);
+            let said = user.silent.pop().unwrap();
+            assert!(said.contains(why), "{said}");
+        }
+    }
+
+    #[test]
+    fn killed_processes_leave_no_name() {
+        let made = Made::new("killed", 0o700);
+        drop(UnixListener::bind(made.0.join(name())).unwrap());
+        let user = asked(&made);
+        assert!(user.rows.is_empty() && user.silent.is_empty());
+        assert_eq!(std::fs::read_dir(&made.0).unwrap().count(), 0);
     }
 
     #[test]

@@ -2,7 +2,8 @@
 //! hangs, and starts another.
 //!
 //! Meanwhile frames take the bypass in the kernel, which does not depend on the
-//! supervisor. Where the processes have a state that goes on, the supervisor
+//! supervisor. Heartbeats come by one socket of a pair, which the process has as its
+//! standard input: no process of another user can send there. Where the processes have a state that goes on, the supervisor
 //! keeps it for them in memory: an orderly end writes it, the next start takes
 //! it, and it is gone. After a kill or a hang there is none.
 
@@ -12,10 +13,10 @@ use crate::watchdog::Watchdog;
 use rustix::fs::{MemfdFlags, memfd_create};
 use rustix::process::{Pid, Signal, kill_process, set_parent_process_death_signal};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
+use std::fs::File;
 use std::io;
-use std::os::fd::{AsRawFd, OwnedFd};
-use std::os::linux::net::SocketAddrExt;
-use std::os::unix::net::{SocketAddr, UnixDatagram};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::unix::net::UnixDatagram;
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::{Child, Command, ExitStatus};
@@ -23,14 +24,20 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-/// Time without a heartbeat after which the process counts as hung.
-const SILENCE_MAX: Duration = Duration::from_secs(1);
+/// Times without a heartbeat after which the process counts as hung.
+#[derive(Clone, Copy)]
+struct SilenceMax {
+    starting: Duration,
+    ready: Duration,
+    /// After it has said that it ends, or was asked to.
+    ending: Duration,
+}
 
-/// Time limit for its start.
-const START_MAX: Duration = Duration::from_secs(5);
-
-/// Time limit for its end.
-const END_MAX: Duration = Duration::from_secs(5);
+const SILENCE_MAX: SilenceMax = SilenceMax {
+    starting: Duration::from_secs(5),
+    ready: Duration::from_secs(1),
+    ending: Duration::from_secs(5),
+};
 
 /// The first pause before a restart, doubled after each early failure.
 const PAUSE_MIN: Duration = Duration::from_millis(100);
@@ -38,6 +45,9 @@ const PAUSE_MAX: Duration = Duration::from_secs(10);
 
 /// Run time after which a failure no longer counts as early.
 const STABLE_AFTER: Duration = Duration::from_secs(60);
+
+/// Heartbeats that are read in a row.
+const SIGNS_MAX: usize = 64;
 
 /// Polling interval.
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
@@ -93,13 +103,25 @@ impl Requests {
     }
 }
 
-/// Lets the kernel end this process with its parent, which alone takes SIGUSR1: a signal to the
-/// whole process group must not end this process without its state.
-pub(super) fn end_with_parent() -> Result<(), CliError> {
+/// Makes this process the supervised one: the kernel ends it with its parent, which alone takes
+/// SIGUSR1 (a signal to the whole process group must not end this process without its state), and
+/// gets the heartbeats.
+pub(super) fn obey() -> Result<Watchdog, CliError> {
     signal_hook::flag::register(SIGUSR1, Arc::default())
         .map_err(|error| CliError::run(format!("cannot watch for signals: {error}")))?;
     let set = set_parent_process_death_signal(Some(Signal::KILL));
-    set.map_err(|error| CliError::run(format!("cannot be watched: {error}")))
+    let cannot = |error: io::Error| CliError::run(format!("cannot be watched: {error}"));
+    set.map_err(|error| cannot(error.into()))?;
+    let signs = take_stdin().map_err(cannot)?;
+    Ok(Watchdog::of_supervisor(signs, SILENCE_MAX.ready))
+}
+
+/// The socket that is standard input, which is empty from now on.
+fn take_stdin() -> io::Result<UnixDatagram> {
+    let stdin = io::stdin();
+    let signs = UnixDatagram::from(stdin.as_fd().try_clone_to_owned()?);
+    rustix::stdio::dup2_stdin(File::open("/dev/null")?)?;
+    Ok(signs)
 }
 
 /// Runs the same command repeatedly, without `--restart`.
@@ -116,7 +138,9 @@ pub(super) fn supervise(of: Supervised, watchdog: Option<&Path>) -> Result<(), C
     let mut was_ready = false;
     loop {
         let begun = Instant::now();
-        let mut watched = SupervisedChild::start(state.as_ref()).map_err(failed)?;
+        let mut watched = command(state.as_ref())
+            .and_then(|command| SupervisedChild::start(command, SILENCE_MAX))
+            .map_err(failed)?;
         let ended = watched.watch(&requests, &mut life).map_err(failed)?;
         if watched.is_ready && !was_ready {
             was_ready = true;
@@ -177,6 +201,18 @@ fn failed(error: impl Into<io::Error>) -> CliError {
     ))
 }
 
+/// This command, supervised.
+fn command(state: Option<&OwnedFd>) -> io::Result<Command> {
+    let mut command = Command::new(std::env::current_exe()?);
+    command
+        .args(std::env::args_os().skip(1))
+        .arg("--supervised");
+    if let Some(state) = state {
+        command.arg(format!("--state-fd={}", state.as_raw_fd()));
+    }
+    Ok(command)
+}
+
 enum Ended {
     /// A signal asked the process to end, and it has ended.
     Asked(ExitStatus),
@@ -189,32 +225,30 @@ enum Ended {
 struct SupervisedChild {
     child: Child,
     signs: UnixDatagram,
+    silence_max: SilenceMax,
     is_ready: bool,
+    is_ending: bool,
     last_sign: Instant,
     /// SIGHUP was passed on, which may mean its end.
     is_hung_up: bool,
 }
 
 impl SupervisedChild {
-    fn start(state: Option<&OwnedFd>) -> io::Result<SupervisedChild> {
-        let name = format!("weir-supervisor-{}", std::process::id());
-        let signs = UnixDatagram::bind_addr(&SocketAddr::from_abstract_name(&name)?)?;
-        signs.set_nonblocking(true)?;
-        let mut command = Command::new(std::env::current_exe()?);
-        command
-            .args(std::env::args_os().skip(1))
-            .arg("--supervised");
-        if let Some(state) = state {
-            command.arg(format!("--state-fd={}", state.as_raw_fd()));
+    fn start(mut command: Command, silence_max: SilenceMax) -> io::Result<SupervisedChild> {
+        let (signs, of_child) = UnixDatagram::pair()?;
+        for end in [&signs, &of_child] {
+            end.set_nonblocking(true)?;
         }
-        let child = command
-            .env("NOTIFY_SOCKET", format!("@{name}"))
-            .env("WATCHDOG_USEC", SILENCE_MAX.as_micros().to_string())
-            .spawn()?;
+        for of_manager in ["NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID"] {
+            command.env_remove(of_manager);
+        }
+        let child = command.stdin(OwnedFd::from(of_child)).spawn()?;
         Ok(SupervisedChild {
             child,
             signs,
+            silence_max,
             is_ready: false,
+            is_ending: false,
             last_sign: Instant::now(),
             is_hung_up: false,
         })
@@ -234,57 +268,152 @@ impl SupervisedChild {
                 });
             }
             if stop.is_requested() {
-                return Ok(Ended::Asked(self.end(Signal::TERM)?));
+                return Ok(Ended::Asked(self.end(Signal::TERM, life)?));
             }
             self.read_signs(life);
-            // A process that starts is not asked yet: it would have no handler.
-            if self.is_ready && requests.restart.swap(false, Ordering::Relaxed) {
-                return Ok(Ended::ToRestart(self.end(Signal::TERM)?));
+            // A process that starts is not asked yet: it would have no handler. A second signal would
+            // keep one that ends from writing its state.
+            let may_ask = self.is_ready && !self.is_ending;
+            if may_ask && requests.restart.swap(false, Ordering::Relaxed) {
+                return Ok(Ended::ToRestart(self.end(Signal::TERM, life)?));
             }
-            if self.is_ready && requests.hangup.swap(false, Ordering::Relaxed) {
+            if may_ask && requests.hangup.swap(false, Ordering::Relaxed) {
                 self.is_hung_up = true;
                 let _ = kill_process(Pid::from_child(&self.child), Signal::HUP);
             }
-            let silence_max = if self.is_ready {
-                SILENCE_MAX
-            } else {
-                START_MAX
-            };
-            if self.last_sign.elapsed() > silence_max {
-                self.end(Signal::KILL)?;
+            if self.last_sign.elapsed() > self.silence_max() {
+                self.end(Signal::KILL, life)?;
                 return Ok(Ended::Hung);
             }
             stop.wait(POLL_INTERVAL);
         }
     }
 
-    /// Reads the heartbeats, and passes on that the process is ready.
-    fn read_signs(&mut self, life: &mut Watchdog) {
-        let mut sign = [0; 256];
-        while let Ok(len) = self.signs.recv(&mut sign) {
-            self.last_sign = Instant::now();
-            life.beat();
-            if sign[..len].starts_with(b"READY=1") && !self.is_ready {
-                self.is_ready = true;
-                life.ready();
-            }
+    fn silence_max(&self) -> Duration {
+        match (self.is_ready, self.is_ending) {
+            (_, true) => self.silence_max.ending,
+            (true, false) => self.silence_max.ready,
+            (false, false) => self.silence_max.starting,
         }
     }
 
-    /// Sends a signal, and kills the process after a time limit.
-    fn end(&mut self, signal: Signal) -> io::Result<ExitStatus> {
+    /// Reads the heartbeats, and passes on that the process is ready.
+    fn read_signs(&mut self, life: &mut Watchdog) {
+        let mut sign = [0; 256];
+        for _ in 0..SIGNS_MAX {
+            let Ok(len) = self.signs.recv(&mut sign) else {
+                return;
+            };
+            self.last_sign = Instant::now();
+            life.beat();
+            let sign = &sign[..len];
+            if sign.starts_with(b"READY=1") && !self.is_ready {
+                self.is_ready = true;
+                life.ready();
+            }
+            self.is_ending |= sign.starts_with(b"STOPPING=1");
+        }
+    }
+
+    /// Sends a signal, and kills the process after a time limit: that of its end, which goes on while
+    /// heartbeats say that it writes its state.
+    fn end(&mut self, signal: Signal, life: &mut Watchdog) -> io::Result<ExitStatus> {
         let pid = Pid::from_child(&self.child);
         // The child was not waited for, so its process id is not reused.
         let _ = kill_process(pid, signal);
-        let until = Instant::now() + END_MAX;
+        let asked = Instant::now();
         loop {
             if let Some(status) = self.child.try_wait()? {
                 return Ok(status);
             }
-            if Instant::now() > until {
+            self.read_signs(life);
+            // Before it has heard the signal, it sends heartbeats as ever.
+            let is_silent = !self.is_ending || self.last_sign.elapsed() > self.silence_max.ending;
+            if is_silent && asked.elapsed() > self.silence_max.ending {
                 self.child.kill()?;
             }
             std::thread::sleep(Duration::from_millis(2));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A process that runs this script of sh(1), with heartbeats by `echo … >&0`.
+    fn child(script: &str, silence_max: SilenceMax) -> SupervisedChild {
+        let mut command = Command::new("sh");
+        command.args(["-c", script]);
+        SupervisedChild::start(command, silence_max).unwrap()
+    }
+
+    fn unasked() -> Requests {
+        Requests {
+            stop: ShutdownSignal::watch().unwrap(),
+            hangup: Arc::default(),
+            restart: Arc::default(),
+        }
+    }
+
+    fn until_ready(child: &mut SupervisedChild, life: &mut Watchdog) {
+        let began = Instant::now();
+        while !child.is_ready {
+            assert!(began.elapsed() < LONG, "it does not become ready");
+            child.read_signs(life);
+            std::thread::sleep(POLL_INTERVAL);
+        }
+    }
+
+    const SHORT: Duration = Duration::from_millis(1500);
+    const LONG: Duration = Duration::from_secs(60);
+
+    /// Heartbeats for longer than [`SHORT`].
+    const BEATS: &str = "for i in 1 2 3 4 5 6 7 8 9; do echo WATCHDOG=1 >&0; sleep 0.2; done";
+
+    #[test]
+    fn a_start_may_take_long_with_heartbeats_and_not_without() {
+        let limits = SilenceMax {
+            starting: SHORT,
+            ready: LONG,
+            ending: LONG,
+        };
+        let (requests, mut life) = (unasked(), Watchdog::new(None).unwrap());
+        let mut slow = child(&format!("{BEATS}; echo READY=1 >&0; exit 3"), limits);
+        let ended = slow.watch(&requests, &mut life).unwrap();
+        assert!(matches!(ended, Ended::ByItself(status) if status.code() == Some(3)));
+        assert!(slow.is_ready);
+        let mut hung = child("exec sleep 60", limits);
+        let ended = hung.watch(&requests, &mut life).unwrap();
+        assert!(matches!(ended, Ended::Hung));
+    }
+
+    #[test]
+    fn an_end_may_take_long_with_heartbeats_and_not_without() {
+        let limits = SilenceMax {
+            starting: LONG,
+            ready: Duration::from_millis(500),
+            ending: SHORT,
+        };
+        let (requests, mut life) = (unasked(), Watchdog::new(None).unwrap());
+        let mut slow = child(
+            &format!(
+                "trap 'echo STOPPING=1 >&0; {BEATS}; exit 0' TERM; echo READY=1 >&0; while :; do sleep 0.1; done"
+            ),
+            limits,
+        );
+        until_ready(&mut slow, &mut life);
+        assert!(slow.end(Signal::TERM, &mut life).unwrap().success());
+        // By itself, and silent for longer than a process that is ready may be.
+        let mut leaves = child("echo READY=1 >&0; echo STOPPING=1 >&0; sleep 0.9", limits);
+        let ended = leaves.watch(&requests, &mut life).unwrap();
+        assert!(matches!(ended, Ended::ByItself(status) if status.success()));
+        // One that goes on as ever does not end by itself.
+        let deaf =
+            "trap '' TERM; echo READY=1 >&0; while :; do echo WATCHDOG=1 >&0; sleep 0.1; done";
+        let mut deaf = child(deaf, limits);
+        until_ready(&mut deaf, &mut life);
+        let status = deaf.end(Signal::TERM, &mut life).unwrap();
+        assert_eq!(status.signal(), Some(signal_hook::consts::SIGKILL));
     }
 }

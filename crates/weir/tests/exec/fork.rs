@@ -232,6 +232,15 @@ os.wait()
     let program = exec(&kernel, &[], &["python3", "-c", &script]);
     wait::until("the program's file", || std::fs::exists(&ready).unwrap());
     let pid = u64::from(program.id());
+    // Another name of the process's socket, by which it would be listed twice.
+    let link = ["/run/user/65534/weir-exec", "/tmp/weir-exec-65534"]
+        .into_iter()
+        .find_map(|folder| {
+            let link = format!("{folder}/{}", pid + 5_000_000);
+            std::fs::hard_link(format!("{folder}/{pid}"), &link)
+                .ok()
+                .map(|()| link)
+        });
     let as_root = Running::start(&kernel.host, common::weir([]), &["sockets", "--json"]);
     for list in [kernel.weir_as_said(&["sockets", "--json"]), as_root] {
         let all = list.end().json();
@@ -254,6 +263,7 @@ os.wait()
         assert_eq!(client["shared"], false);
         assert_eq!((rows.len(), &client["uid"]), (3, &65_534.into()));
     }
+    std::fs::remove_file(link.expect("a folder of user nobody")).unwrap();
     let table = kernel.weir_as_said(&["sockets"]).end();
     assert!(table.stdout.contains("192.0.2.5:4000"), "{table:?}");
     drop(connect(&kernel, 4000));

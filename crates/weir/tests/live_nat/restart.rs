@@ -2,9 +2,13 @@
 
 use super::{INSIDE, Net, OUTSIDE, POOL, weir};
 use crate::live;
+use rustix::net::SocketAddrUnix;
 use rustix::process::{Pid, kill_process};
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::UnixDatagram;
+use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use weir_lab::net::Signal;
 
@@ -96,4 +100,66 @@ fn sessions_go_on_after_an_orderly_restart_and_not_after_a_kill() {
     let ended = running.end();
     assert_eq!(ended.code, Some(0), "{ended:?}");
     assert!(!ended.stderr.contains("without the earlier"), "{ended:?}");
+}
+
+/// The log cannot be opened, which a start notices after it has taken the sessions.
+#[test]
+fn a_start_that_fails_leaves_the_sessions_to_the_next() {
+    let Some(net) = Net::new("nat-restart-fails") else {
+        return;
+    };
+    let log = net.folder.path("nat.ndjson");
+    let mut running = net.start(&["--restart", "--log", &log]);
+    let at: SocketAddr = (OUTSIDE.parse::<std::net::IpAddr>().unwrap(), 7000).into();
+    let outside = net.b.run(move || UdpSocket::bind(at).unwrap());
+    let inside: SocketAddr = format!("{INSIDE}:5000").parse().unwrap();
+    let inside = net.a.run(move || UdpSocket::bind(inside).unwrap());
+    inside.send_to(b"out", at).unwrap();
+    let (_, mapped) = datagram(&outside, live::WAIT_MAX).unwrap();
+    std::fs::remove_file(&log).unwrap();
+    std::fs::create_dir(&log).unwrap();
+    running.signal_at_once(Signal::USR1);
+    running = running.until("goes on with 1 sessions; 0 have ended");
+    running = running.until("has ended (exit status: 1)");
+    std::fs::remove_dir(&log).unwrap();
+    running = running.until("goes on with 1 sessions; 0 have ended");
+    running = running.until("ready");
+    outside.send_to(b"in", mapped).unwrap();
+    let (_, from) = datagram(&inside, live::WAIT_MAX).expect("the mapping is kept");
+    assert_eq!(from, at);
+    running.signal(Signal::TERM);
+    assert_eq!(running.end().code, Some(0));
+}
+
+/// What another user of the machine can do: take names of sockets, and send to names.
+#[test]
+fn no_other_process_can_send_heartbeats_or_stop_a_restart() {
+    let Some(net) = Net::new("nat-heartbeats") else {
+        return;
+    };
+    let mut running = net.start(&["--restart"]);
+    let before = worker(running.id());
+    let name = format!("weir-supervisor-{}", running.id());
+    let (ends, ended) = channel::<()>();
+    let taken = SocketAddrUnix::new_abstract_name(name.as_bytes()).unwrap();
+    let at = std::os::unix::net::SocketAddr::from_abstract_name(&name).unwrap();
+    let other = net.r.run(|| UnixDatagram::unbound().unwrap());
+    let owner = net.r.run(|| UnixDatagram::unbound().unwrap());
+    other.set_nonblocking(true).unwrap();
+    let other = std::thread::spawn(move || {
+        let wait = Duration::from_millis(50);
+        while ended.recv_timeout(wait) == Err(RecvTimeoutError::Timeout) {
+            let _ = other.send_to_addr(b"READY=1\nWATCHDOG=1\n", &at);
+            // Once the name is free, it is taken for good.
+            let _ = rustix::net::bind(&owner, &taken);
+        }
+    });
+    kill_process(before, Signal::STOP).unwrap();
+    running = running.until("hung, and was ended").until("ready");
+    kill_process(worker(running.id()), Signal::KILL).unwrap();
+    running = running.until("has ended").until("ready");
+    drop(ends);
+    other.join().unwrap();
+    running.signal(Signal::TERM);
+    assert_eq!(running.end().code, Some(0));
 }

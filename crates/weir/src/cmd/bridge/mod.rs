@@ -196,13 +196,13 @@ pub(crate) fn run(args: &Args) -> Result<(), CliError> {
     if args.restart && !args.supervised {
         return supervisor::supervise(Supervised::Bridge, args.watchdog.as_deref());
     }
-    if args.supervised {
-        supervisor::end_with_parent()?;
-    }
-    let stop = ShutdownSignal::watch_hangup_too()?;
     // With --restart the supervising process feeds the watchdog.
-    let watchdog = args.watchdog.as_deref().filter(|_| !args.supervised);
-    let life = Watchdog::new(watchdog)?;
+    let life = if args.supervised {
+        supervisor::obey()?
+    } else {
+        Watchdog::new(args.watchdog.as_deref())?
+    };
+    let stop = ShutdownSignal::watch_hangup_too()?;
     let metrics = match args.outputs.metrics.map(Metrics::serve) {
         // As for statistics.
         Some(Err(error)) if args.supervised => {

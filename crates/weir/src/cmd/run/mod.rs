@@ -182,6 +182,11 @@ impl Source {
 
 /// Runs the command.
 pub(crate) fn run(args: &Args) -> Result<(), CliError> {
+    if args.live.restart && args.config == Path::new("-") {
+        return Err(CliError::refused(
+            "--restart reads the configuration at each start: give a file, not `-`",
+        ));
+    }
     let source = Source {
         name: config::name(&args.config),
         text: read_limited::text(&args.config, FILE_BYTES_MAX)?,
@@ -261,19 +266,23 @@ fn live(
         chain(source, &config, &own, sa_file.as_ref(), Instant::now())?;
         return supervisor::supervise(Supervised::Chain, None);
     }
-    if args.supervised {
-        supervisor::end_with_parent()?;
-    }
+    let mut life = if args.supervised {
+        supervisor::obey()?
+    } else {
+        Watchdog::new(None)?
+    };
     let memory = args.state_fd.map(StateMemory::open).transpose()?;
-    let saved = memory.as_ref().and_then(StateMemory::take);
+    let saved = memory
+        .as_ref()
+        .and_then(|memory| life.during(|| memory.read()));
     let began = saved
         .as_ref()
         .map_or_else(Instant::now, |saved| saved.began);
     let own = own_addresses(&config).map_err(failure)?;
     let sa_file = SaFile::of(&config, &own, directory);
     let mut chain = chain(source, &config, &own, sa_file.as_ref(), began)?;
-    if let Some(saved) = &saved {
-        saved.give(&mut chain);
+    if let Some(saved) = saved {
+        life.during(|| saved.give(&mut chain));
     }
     config.add_pool(&own);
     let bypass = bypass(args.bypass, &chain)?;
@@ -311,7 +320,7 @@ fn live(
     };
     let rereader = sa_file.map(Rereader::watch).transpose()?;
     let mut teller = Teller {
-        life: Watchdog::new(None)?,
+        life,
         longest: MtuWarnings::default(),
         json,
         metrics,
@@ -337,9 +346,13 @@ fn live(
             if asked {
                 teller.life.stopping();
             }
+            if let (false, false, Some(memory)) = (view.is_last, teller.is_ready, &memory) {
+                // Before the first frame.
+                memory.empty();
+            }
             if let (true, true, Some(memory), Some(chain)) =
                 (view.is_last, asked, &memory, view.chain)
-                && let Err(error) = memory.put(chain, began)
+                && let Err(error) = teller.life.during(|| memory.put(chain, began))
             {
                 say(&format!("weir: the state is lost: {error}"));
             }
@@ -407,7 +420,8 @@ struct Teller {
 impl Teller {
     fn tell(&mut self, view: &Snapshot<'_>) {
         let now = Instant::now();
-        if !self.is_ready {
+        // A router that fails before its first frame has a last view alone.
+        if !self.is_ready && !view.is_last {
             self.is_ready = true;
             self.life.ready();
             let stages = view.chain.into_iter().flat_map(Chain::stages);

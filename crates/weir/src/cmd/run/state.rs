@@ -1,24 +1,31 @@
 //! The stages' state from one process to the next, in memory of the supervisor (`--restart`).
 //!
 //! ```text
-//!  "weirstat"   monotonic time at the stages' time 0, in ns   number of bytes   Chain::save
+//!  "weirstat"   monotonic time at the stages' time 0, in ns   number of bytes
+//!  starts that have read it   Chain::save
 //! ```
 //!
 //! The header is written last: a process that dies while it writes leaves nothing. The next one
-//! takes the state and empties the memory, so that a state is used once: an older one would have
-//! ports in it that other hosts have by now.
+//! reads the state, and empties the memory before its first frame, so that a state is used once: an
+//! older one would have ports in it that other hosts have by now. A process that dies before its
+//! first frame leaves the state for the next one, at most [`STARTS_MAX`] times, lest a state end
+//! each process.
 
 use crate::error::{CliError, say};
 use rustix::time::{ClockId, clock_gettime};
 use std::fs::{File, OpenOptions};
-use std::io::{self, Read};
+use std::io::{self, Read, Seek};
 use std::os::unix::fs::FileExt;
 use std::time::{Duration, Instant};
 use weir_chain::Chain;
 
 const MAGIC: &[u8; 8] = b"weirstat";
 
-const HEADER: usize = 24;
+const HEADER: usize = 32;
+
+/// Starts that may read a state, of which all but the last have failed: half a minute of the
+/// supervisor's pauses.
+const STARTS_MAX: u64 = 10;
 
 /// Longest state: four million sessions of several translators.
 const BYTES_MAX: u64 = 1 << 30;
@@ -48,13 +55,15 @@ impl StateMemory {
         Ok(StateMemory { file })
     }
 
-    /// Takes the state out; `None` if there is none.
-    pub(super) fn take(&self) -> Option<SavedState> {
+    /// Reads the state, which stays until the memory is [emptied](StateMemory::empty); `None` if
+    /// there is none, or if too many starts have read it.
+    pub(super) fn read(&self) -> Option<SavedState> {
         let mut bytes = Vec::new();
-        let read = (&self.file).take(BYTES_MAX).read_to_end(&mut bytes);
-        let emptied = self.file.set_len(0);
-        if let Err(error) = read.map(drop).and(emptied) {
-            say(&format!("weir: cannot take the earlier state: {error}"));
+        let mut file = &self.file;
+        let read = file.rewind();
+        let read = read.and_then(|()| file.take(BYTES_MAX).read_to_end(&mut bytes));
+        if let Err(error) = read {
+            say(&format!("weir: cannot read the earlier state: {error}"));
             return None;
         }
         let (header, state) = bytes.split_first_chunk::<HEADER>()?;
@@ -65,11 +74,32 @@ impl StateMemory {
         if header[..8] != *MAGIC || number(16) != state.len() as u64 {
             return None;
         }
+        let starts = number(24);
+        if starts >= STARTS_MAX {
+            say(&format!(
+                "weir: the earlier state is given up: {starts} starts with it have failed"
+            ));
+            self.empty();
+            return None;
+        }
+        if let Err(error) = self.file.write_all_at(&(starts + 1).to_be_bytes(), 24) {
+            say(&format!("weir: cannot use the earlier state: {error}"));
+            return None;
+        }
         let passed = Duration::from_nanos(monotonic().checked_sub(number(8))?);
         Some(SavedState {
             began: Instant::now().checked_sub(passed)?,
             bytes: bytes.split_off(HEADER),
         })
+    }
+
+    /// Forgets the state, which has been used.
+    pub(super) fn empty(&self) {
+        if let Err(error) = self.file.set_len(0) {
+            say(&format!(
+                "weir: cannot empty the supervisor's memory: {error}"
+            ));
+        }
     }
 
     /// Puts the state of a chain whose time 0 was `began`.
@@ -81,14 +111,14 @@ impl StateMemory {
         let mut header = [0; HEADER];
         header[..8].copy_from_slice(MAGIC);
         header[8..16].copy_from_slice(&zero.to_be_bytes());
-        header[16..].copy_from_slice(&(state.len() as u64).to_be_bytes());
+        header[16..24].copy_from_slice(&(state.len() as u64).to_be_bytes());
         self.file.write_all_at(&header, 0)
     }
 }
 
 impl SavedState {
     /// Has a chain go on from it, and reports the result.
-    pub(super) fn give(&self, chain: &mut Chain) {
+    pub(super) fn give(self, chain: &mut Chain) {
         let now = self.began.elapsed().as_nanos() as u64;
         let done = chain.restore(now, &self.bytes);
         for (number, result) in done {
