@@ -223,7 +223,7 @@ fn ports_shows_the_holder_of_each_port() {
     let expected = format!(
         "[{{\"interface\":\"eth0\",\"filter\":\"udp dst port 5001\",\"priority\":3,\"copy\":true,\
          \"pid\":{},\"uid\":{NOBODY},\"delivered\":7,\"lost\":0,\"queue\":65536,\"port\":1,\
-         \"sent\":0,\"refused\":0,\"at\":\"tc\",\"namespace\":{}}}]",
+         \"sent\":0,\"refused\":0,\"at\":\"tc\",\"namespace\":{},\"fanout\":null}}]",
         listen.id(),
         namespace(&brokered.net)
     );
@@ -258,7 +258,7 @@ fn ports_of_root_without_a_broker_are_shown_to_root() {
     };
     let namespace = namespace(&net);
     let expected = format!(
-        "{{\"at\":\"xdp-native\",\"copy\":false,\"delivered\":6,\"filter\":\"udp dst port 5078\",\
+        "{{\"at\":\"xdp-native\",\"copy\":false,\"delivered\":6,\"fanout\":null,\"filter\":\"udp dst port 5078\",\
          \"interface\":\"eth0\",\"lost\":0,\"namespace\":{namespace},\"pid\":{},\"port\":1,\"priority\":0,\"queue\":1048576,\
          \"refused\":0,\"sent\":0,\"uid\":0}}",
         listen.id()
