@@ -202,12 +202,15 @@ arg {number=3}{call=--socket}{display=Broker}{type=string}{tooltip=The broker's 
 /// Captures as `weir listen` does.
 fn capture(args: &Args, name: &str, filter: &str) -> Result<(), CliError> {
     let fifo = args.fifo.as_deref().unwrap_or(Path::new("-"));
+    // A grant has 1 MiB by default.
+    let is_root = rustix::process::geteuid().is_root();
+    let queue = if is_root { "4MiB" } else { "1MiB" };
     let mut words: Vec<OsString> = vec!["listen".into(), "--quiet".into(), "--write".into()];
     words.push(fifo.into());
     words.extend(["--snapshot-length".into(), args.snaplen.to_string().into()]);
     words.extend(["--priority".into(), args.priority.to_string().into()]);
     words.push("--queue".into());
-    words.push("4MiB".into());
+    words.push(queue.into());
     if args.take == "true" {
         words.push("--take".into());
     }

@@ -9,6 +9,12 @@ use std::path::PathBuf;
 use weir_broker::Bytes;
 use weir_broker::protocol::Attach;
 
+/// The size of a queue that was not chosen: other users have what a grant has by default.
+fn queue_default() -> Bytes {
+    let is_root = rustix::process::geteuid().is_root();
+    Bytes(if is_root { 8 << 20 } else { 1 << 20 })
+}
+
 /// Interface or file, filter, port, and what is kept. The comments are help texts.
 #[derive(clap::Args, Debug)]
 pub(crate) struct Options {
@@ -47,9 +53,10 @@ pub(crate) struct Options {
     )]
     snap_len: u32,
 
-    /// Size of the port's queue, such as 65536, 64K or 8MiB
-    #[arg(long, value_name = "BYTES", default_value = "8MiB")]
-    queue: Bytes,
+    /// Size of the port's queue, such as 65536, 64K or 8MiB; by default 8MiB for
+    /// root, and 1MiB for other users, as the policy's grants have by default
+    #[arg(long, value_name = "BYTES")]
+    queue: Option<Bytes>,
 
     /// The broker's socket; then the port is opened through the broker only
     #[arg(long, value_name = "PATH")]
@@ -87,7 +94,7 @@ impl Options {
             interface: self.first.as_deref().unwrap_or(ANY),
             filter: &filter,
             socket: self.socket.as_deref(),
-            queue: self.queue,
+            queue: self.queue.unwrap_or_else(queue_default),
             snap_len: self.snap_len(),
             attach: self.attach,
         };
