@@ -123,9 +123,9 @@ fn remedy(interface: &str, by: &Option<OwnerProcess>) -> String {
     match by {
         Some(holder) => format!(", by {holder}: end it first"),
         None => format!(
-            ": end its owner, or `ip link set dev {interface} xdp off`; if a bridge or a router of \
-             weir's has left it, `weir bridge … --clean` or `weir route … --clean` with the \
-             interfaces that it had"
+            ": end its owner, or `ip link set dev {interface} xdp off`; if a command of weir's has \
+             left it, that command with `--clean`, such as `weir bridge … --clean`, `weir route … \
+             --clean` or `weir balance … --clean`"
         ),
     }
 }

@@ -38,12 +38,14 @@ pub(crate) struct Args {
 
     /// The address and port of the service, with /tcp or /udp; this host answers ARP
     /// for the address
-    #[arg(long, value_name = "ADDR:PORT", value_parser = service)]
-    service: Service,
+    #[arg(long, value_name = "ADDR:PORT", value_parser = service,
+          required_unless_present = "clean")]
+    service: Option<Service>,
 
     /// The servers: address, port unless it is the service's, and *N for a
     /// weight other than 1
-    #[arg(long, value_name = "ADDR[:PORT][*N]", value_delimiter = ',', required = true, value_parser = server)]
+    #[arg(long, value_name = "ADDR[:PORT][*N]", value_delimiter = ',', value_parser = server,
+          required_unless_present = "clean")]
     to: Vec<Server>,
 
     /// Interval of probes of each server, as in 500ms; 0s for none. Servers of UDP are not
@@ -167,11 +169,19 @@ fn text(args: &Args) -> String {
     for name in links.chain([outside]) {
         let _ = writeln!(text, "\n[[link]]\nname = {name}");
     }
+    if let Some(service) = &args.service {
+        stage(&mut text, service, args);
+    }
+    text
+}
+
+/// The balancer.
+fn stage(text: &mut String, service: &Service, args: &Args) {
     let _ = writeln!(
         text,
         "\n[[stage]]\nkind = \"balance\"\nprotocol = {}\nservice = \"{}\"",
-        quoted(&args.service.protocol),
-        args.service.end
+        quoted(&service.protocol),
+        service.end
     );
     for (key, time) in [
         ("probe", &args.probe),
@@ -194,11 +204,10 @@ fn text(args: &Args) -> String {
         let _ = writeln!(text, "status = {}", quoted(&args.http_status));
     }
     for server in &args.to {
-        let port = server.port.unwrap_or(args.service.end.port());
+        let port = server.port.unwrap_or(service.end.port());
         let _ = writeln!(text, "[[stage.server]]\nto = \"{}:{port}\"", server.address);
         if server.weight != 1 {
             let _ = writeln!(text, "weight = {}", server.weight);
         }
     }
-    text
 }

@@ -367,7 +367,16 @@ fn live(
         },
     );
     teller.life.end(ran.is_ok());
-    ran.map_err(failure)
+    ran.map_err(failure)?;
+    if bypass == Bypass::Drop && !args.supervised {
+        let links = config.router.links.iter().map(|link| &*link.name);
+        say(&format!(
+            "weir: frames at {} are dropped until weir runs there again, or until this command with \
+             --clean",
+            links.collect::<Vec<_>>().join(", ")
+        ));
+    }
+    Ok(())
 }
 
 /// Where frames go while weir does not run.
