@@ -1,7 +1,7 @@
 //! `weir balance`: short for `weir run` with one balancer.
 
 use super::nat::quoted;
-use super::{LiveArgs, Source, live, parse};
+use super::{LiveArgs, Source, clean, live, parse};
 use crate::error::CliError;
 use crate::report::stdout;
 use std::fmt::Write;
@@ -150,6 +150,10 @@ pub(crate) fn run(args: &Args) -> Result<(), CliError> {
         name: "the command line".into(),
         text,
     };
+    if args.live.clean {
+        let links = args.inside.iter().chain([&args.outside]);
+        return clean(&source, &links.map(|name| &**name).collect::<Vec<_>>());
+    }
     live(
         &source,
         parse(&source)?,

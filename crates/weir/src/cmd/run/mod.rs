@@ -37,7 +37,7 @@ use weir_chain::Chain;
 use weir_chain::config::{ConfigError, Context};
 use weir_link::names::SystemNames;
 use weir_link::net::Interface;
-use weir_tap::{Bypass, FLOW_ENTRIES_MAX, FlowCacheConfig, FlowKind};
+use weir_tap::{Bypass, FLOW_ENTRIES_MAX, FlowCacheConfig, FlowKind, Tap};
 
 /// Run a chain of network functions between an inside and an outside
 ///
@@ -252,12 +252,8 @@ fn live(
 ) -> Result<(), CliError> {
     let failure = |error| source.failure(error);
     if args.clean {
-        if !router::clean(&config.router).map_err(failure)? {
-            let links = config.router.links.iter();
-            let names: Vec<&str> = links.map(|link| &*link.name).collect();
-            say(&format!("weir: nothing is left at {}", names.join(", ")));
-        }
-        return Ok(());
+        let links = config.router.links.iter();
+        return clean(source, &links.map(|link| &*link.name).collect::<Vec<_>>());
     }
     if args.restart && !args.supervised && !is_check {
         // Mistakes are said at once, by one process.
@@ -375,6 +371,15 @@ fn live(
              --clean",
             links.collect::<Vec<_>>().join(", ")
         ));
+    }
+    Ok(())
+}
+
+/// Removes what an earlier process has left at these links.
+fn clean(source: &Source, names: &[&str]) -> Result<(), CliError> {
+    let found = Tap::clean(names).map_err(|error| source.failure(error.into()))?;
+    if !found {
+        say(&format!("weir: nothing is left at {}", names.join(", ")));
     }
     Ok(())
 }
