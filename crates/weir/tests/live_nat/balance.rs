@@ -110,7 +110,14 @@ fn connections_are_shared_and_a_dead_server_is_left_out() {
         );
     }
     running.signal(Signal::INT);
-    running.end();
+    let ended = running.end();
+    let said = "frames at eth0, eth1 are dropped until";
+    assert!(ended.stderr.contains(said), "{ended:?}");
+    // The links alone are enough to open them again, once.
+    let clean = || Running::start(&net.r, weir([]), &["balance", "eth1", "eth0", "--clean"]).end();
+    let (first, second) = (clean(), clean());
+    assert_eq!((first.code, &*first.stderr), (Some(0), ""), "{first:?}");
+    assert!(second.stderr.contains("nothing is left at"), "{second:?}");
     one.end();
     two.end();
 }
