@@ -308,21 +308,24 @@ impl<F: Backend> Engine<F> {
         self.ports.is_empty()
     }
 
-    /// The ports that `owner` may see, with numbers above `after`: all for the
+    /// The open ports that `owner` may see, with numbers above `after`: all for the
     /// superuser, else those of the same user.
     pub fn status(&self, owner: &Owner, after: u32) -> impl Iterator<Item = PortStatus> {
         let who = owner.who.clone();
         let ports = self.ports.range(after.saturating_add(1)..);
         ports.filter_map(move |(number, port)| {
             let shown = who.is_superuser || who.uid == port.owner.who.uid;
-            (shown && *number > after).then(|| self.port_status(*number, port))
+            if !shown || *number <= after {
+                return None;
+            }
+            self.port_status(*number, port)
         })
     }
 
-    /// All ports, in the order of their numbers.
+    /// All open ports, in the order of their numbers.
     pub fn all_status(&self) -> impl Iterator<Item = PortStatus> {
         let ports = self.ports.iter();
-        ports.map(|(number, port)| self.port_status(*number, port))
+        ports.filter_map(|(number, port)| self.port_status(*number, port))
     }
 
     /// The counters of a port; `None` if there is no such port.
@@ -574,14 +577,13 @@ impl<F: Backend> Engine<F> {
         }
     }
 
-    fn port_status(&self, number: u32, port: &Port) -> PortStatus {
+    /// `None` while the port is being opened: no frame comes to it yet.
+    fn port_status(&self, number: u32, port: &Port) -> Option<PortStatus> {
+        let (slot, bound) = port.place?;
         let interface = self.interfaces.get(&port.ifindex);
-        let counted = match (port.place, interface) {
-            (Some((slot, _)), Some(one)) => one.divider.counted(slot),
-            _ => PortStats::default(),
-        };
+        let counted = interface.map_or_else(PortStats::default, |one| one.divider.counted(slot));
         let sent = self.sent(port);
-        PortStatus {
+        Some(PortStatus {
             port: number,
             interface: interface.map_or_else(String::new, |one| one.info.name.clone()),
             filter: shown(&port.asked.filter.text),
@@ -595,11 +597,8 @@ impl<F: Backend> Engine<F> {
             refused: sent.refused,
             queue: port.asked.ring.0,
             attach: interface.map_or_else(String::new, |one| attach_name(&one.divider)),
-            fanout: port
-                .place
-                .zip(interface)
-                .and_then(|((_, bound), one)| one.groups.status(bound, number)),
-        }
+            fanout: interface.and_then(|one| one.groups.status(bound, number)),
+        })
     }
 }
 
