@@ -33,20 +33,7 @@ fn port() -> OpenPort {
 }
 
 fn with(filter: &str) -> OpenPort {
-    OpenPort {
-        interface: "eth0".into(),
-        filter: Source::expr(filter),
-        priority: 0,
-        take: false,
-        send: false,
-        ring: Bytes(64 << 10),
-        snap_len: None,
-        timestamps: false,
-        tag: 0,
-        attach: Attach::Auto,
-        fanout: None,
-        namespace: None,
-    }
+    OpenPort::copies("eth0", Source::expr(filter), Bytes(64 << 10))
 }
 
 /// Rings are made while the broker does something else: a user who closes ports meanwhile gets no

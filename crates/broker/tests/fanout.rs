@@ -6,7 +6,7 @@ use weir_broker::compile::Source;
 use weir_broker::engine::mem::MemBackend;
 use weir_broker::engine::{Engine, Owner, fanout_limits};
 use weir_broker::policy::{Accounts, PeerCred, Policy};
-use weir_broker::protocol::{Attach, ErrorKind, FanoutStatus, OpenPort, Opened, Refusal, Response};
+use weir_broker::protocol::{ErrorKind, FanoutStatus, OpenPort, Opened, Refusal, Response};
 use weir_demux::fanout::{Layout, Share, bucket};
 use weir_wire::LinkType;
 
@@ -40,18 +40,8 @@ fn user(connection: u64, uid: u32) -> Owner {
 
 fn port(fanout: &str, filter: &str) -> OpenPort {
     OpenPort {
-        interface: "eth0".into(),
-        filter: Source::expr(filter),
-        priority: 0,
-        take: false,
-        send: false,
-        ring: Bytes(64 << 10),
-        snap_len: None,
-        timestamps: false,
-        tag: 0,
-        attach: Attach::Auto,
         fanout: Some(fanout.parse().expect("a fan-out")),
-        namespace: None,
+        ..OpenPort::copies("eth0", Source::expr(filter), Bytes(64 << 10))
     }
 }
 

@@ -37,20 +37,7 @@ pub struct Builder {
 impl Builder {
     pub(super) fn on(interface: &str) -> Builder {
         Builder {
-            asked: OpenPort {
-                interface: interface.to_owned(),
-                filter: Source::default(),
-                priority: 0,
-                take: false,
-                send: false,
-                ring: Bytes(1 << 20),
-                snap_len: None,
-                timestamps: false,
-                tag: 0,
-                attach: Attach::Auto,
-                fanout: None,
-                namespace: None,
-            },
+            asked: OpenPort::copies(interface, Source::default(), Bytes(1 << 20)),
             via: OpenVia::Either,
         }
     }

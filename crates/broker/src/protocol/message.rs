@@ -115,6 +115,27 @@ pub struct OpenPort {
     pub namespace: Option<u64>,
 }
 
+impl OpenPort {
+    /// A port that gets copies of the frames of an interface which this filter accepts, in a ring of
+    /// this size, without anything else.
+    pub fn copies(interface: &str, filter: Source, ring: Bytes) -> OpenPort {
+        OpenPort {
+            interface: interface.to_owned(),
+            filter,
+            priority: 0,
+            take: false,
+            send: false,
+            ring,
+            snap_len: None,
+            timestamps: false,
+            tag: 0,
+            attach: Attach::Auto,
+            fanout: None,
+            namespace: None,
+        }
+    }
+}
+
 /// A fan-out as its text, such as `0/4`.
 mod fanout_text {
     use serde::{Deserialize, Deserializer, Serializer, de};

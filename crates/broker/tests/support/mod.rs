@@ -12,8 +12,8 @@ use weir_broker::daemon::Daemon;
 use weir_broker::engine::mem::MemBackend;
 use weir_broker::policy::{Accounts, Policy};
 use weir_broker::protocol::{
-    Attach, Channel, Listener, OpenPort, Opened, Refusal, Request, RequestKind, Response,
-    ServerMessage, decode, encode,
+    Channel, Listener, OpenPort, Opened, Refusal, Request, RequestKind, Response, ServerMessage,
+    decode, encode,
 };
 
 /// The path of a socket of this test alone.
@@ -153,20 +153,7 @@ impl Client {
 
 /// A port to ask for: copies of 64 KiB.
 pub(crate) fn copy(filter: &str) -> OpenPort {
-    OpenPort {
-        interface: "eth0".into(),
-        filter: Source::expr(filter),
-        priority: 0,
-        take: false,
-        send: false,
-        ring: Bytes(64 << 10),
-        snap_len: None,
-        timestamps: false,
-        tag: 0,
-        attach: Attach::Auto,
-        fanout: None,
-        namespace: None,
-    }
+    OpenPort::copies("eth0", Source::expr(filter), Bytes(64 << 10))
 }
 
 /// A UDP datagram in Ethernet with this destination port.
