@@ -1,9 +1,12 @@
 //! `weir broker`, `weir listen` by it and `weir ports`.
 
+#[path = "common/brokered.rs"]
+mod brokered;
 mod common;
 #[path = "common/live.rs"]
 mod live;
 
+use brokered::Brokered;
 use common::{Folder, weir};
 use live::{Net, Running, net, open_folder};
 use serde_json::Value;
@@ -24,25 +27,8 @@ take = true
 filter = "udp portrange 5000-5999"
 "#;
 
-struct Brokered {
-    net: Net,
-    socket: String,
-    broker: Running,
-    folder: Folder,
-}
-
 fn brokered(name: &str) -> Option<Brokered> {
-    let net = net()?;
-    let folder = open_folder(name);
-    let config = folder.write("policy.toml", POLICY.as_bytes());
-    let socket = folder.path("socket");
-    let broker = net.weir(&["broker", "--config", &config, "--socket", &socket]);
-    Some(Brokered {
-        broker: broker.until("listens on").until("ready"),
-        net,
-        socket,
-        folder,
-    })
+    brokered::brokered(name, POLICY)
 }
 
 /// The number of b's network namespace.
@@ -55,22 +41,6 @@ impl Brokered {
     fn listen(&self, arguments: &[&str]) -> Running {
         let listen = ["listen", "eth0", "--json", "--socket", &self.socket];
         self.net.weir_as_nobody(&[&listen[..], arguments].concat())
-    }
-
-    fn ports(&self) -> Value {
-        let ports = ["ports", "--json", "--socket", &self.socket];
-        let ended = self.net.weir(&ports).end();
-        assert_eq!(ended.code, Some(0), "{ended:?}");
-        ended.json()
-    }
-
-    /// Waits until that many ports are open.
-    fn until_ports(&self, count: usize) {
-        let start = Instant::now();
-        while self.ports().as_array().unwrap().len() != count {
-            assert!(start.elapsed() < live::WAIT_MAX);
-            std::thread::sleep(Duration::from_millis(20));
-        }
     }
 }
 

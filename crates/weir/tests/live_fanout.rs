@@ -1,13 +1,14 @@
 //! Several processes that share the frames of one filter.
 
+#[path = "common/brokered.rs"]
+mod brokered;
 mod common;
 #[path = "common/live.rs"]
 mod live;
 
-use common::Folder;
-use live::{Net, Running, WAIT_MAX, net, open_folder};
-use serde_json::Value;
-use std::time::{Duration, Instant};
+use brokered::Brokered;
+use live::{Net, Running, net};
+use std::time::Duration;
 use weir_lab::net::Signal;
 
 const POLICY: &str = r#"
@@ -23,25 +24,8 @@ take = true
 const FLOWS: u64 = 40;
 const FRAMES: u64 = 3;
 
-struct Brokered {
-    net: Net,
-    socket: String,
-    _broker: Running,
-    _folder: Folder,
-}
-
 fn brokered(name: &str) -> Option<Brokered> {
-    let net = net()?;
-    let folder = open_folder(name);
-    let config = folder.write("policy.toml", POLICY.as_bytes());
-    let socket = folder.path("socket");
-    let broker = net.weir(&["broker", "--config", &config, "--socket", &socket]);
-    Some(Brokered {
-        _broker: broker.until("listens on").until("ready"),
-        net,
-        socket,
-        _folder: folder,
-    })
+    brokered::brokered(name, POLICY)
 }
 
 fn send_flows(net: &Net) {
@@ -56,27 +40,9 @@ impl Brokered {
         self.net.weir_as_nobody(&[&listen[..], &more].concat())
     }
 
-    fn ports(&self) -> Vec<Value> {
-        let ports = ["ports", "--json", "--socket", &self.socket];
-        let ended = self.net.weir(&ports).end();
-        assert_eq!(ended.code, Some(0), "{ended:?}");
-        ended.json().as_array().expect("a list").clone()
-    }
-
-    fn until_ports(&self, count: usize) -> Vec<Value> {
-        let start = Instant::now();
-        loop {
-            let ports = self.ports();
-            if ports.len() == count {
-                return ports;
-            }
-            assert!(start.elapsed() < WAIT_MAX, "{ports:?}");
-            std::thread::sleep(Duration::from_millis(20));
-        }
-    }
-
     fn delivered(&self) -> Vec<u64> {
-        let ports = self.ports().into_iter();
+        let ports = self.ports();
+        let ports = ports.as_array().unwrap().iter();
         ports
             .map(|port| port["delivered"].as_u64().unwrap())
             .collect()
@@ -91,7 +57,7 @@ fn listeners_of_a_group_share_its_frames() {
     };
     let mut listeners: Vec<Running> = (0..4).map(|_| brokered.listen("workers")).collect();
     let shown = brokered.until_ports(4);
-    for (member, port) in (0..).zip(&shown) {
+    for (member, port) in (0..).zip(shown.as_array().unwrap()) {
         let expected = serde_json::json!({"group": "workers", "member": member, "members": 4});
         assert_eq!(port["fanout"], expected);
     }
