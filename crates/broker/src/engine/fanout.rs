@@ -292,14 +292,13 @@ impl Groups {
         let granted = || self.0.values().filter(|group| group.is_granted);
         let own = granted().filter(|group| group.key.uid == wanted.uid);
         let (own, all) = (own.count(), granted().count());
-        let whose = if own >= limits::USER_GROUPS_MAX {
-            "one user"
+        let (count, whose) = if own >= limits::USER_GROUPS_MAX {
+            (own, "one user")
         } else if all >= limits::USERS_GROUPS_MAX {
-            "all users together"
+            (all, "all users together")
         } else {
             return Ok(());
         };
-        let count = if whose == "one user" { own } else { all };
         let message = format!(
             "{count} fan-out groups are on this interface, the most of {whose}: ports with the same \
              filter, priority and name share one"

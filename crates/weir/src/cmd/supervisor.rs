@@ -3,9 +3,9 @@
 //!
 //! Meanwhile frames take the bypass in the kernel, which does not depend on the
 //! supervisor. Heartbeats come by one socket of a pair, which the process has as its
-//! standard input: no process of another user can send there. Where the processes have a state that goes on, the supervisor
-//! keeps it for them in memory: an orderly end writes it, the next start takes
-//! it, and it is gone. After a kill or a hang there is none.
+//! standard input: no process of another user can send there. Where the processes
+//! have a state that goes on, the supervisor keeps it for them in memory: an orderly
+//! end writes it, and the next start takes it. After a kill or a hang there is none.
 
 use crate::error::{CliError, say};
 use crate::signals::{self, ShutdownSignal};
@@ -142,9 +142,7 @@ pub(super) fn supervise(of: Supervised, watchdog: Option<&Path>) -> Result<(), C
             .and_then(|command| SupervisedChild::start(command, SILENCE_MAX))
             .map_err(failed)?;
         let ended = watched.watch(&requests, &mut life).map_err(failed)?;
-        if watched.is_ready && !was_ready {
-            was_ready = true;
-        }
+        was_ready |= watched.is_ready;
         match ended {
             Ended::Asked(status) => {
                 life.end(true);

@@ -247,10 +247,14 @@ fn read(path: &Path) -> Result<Source, String> {
     if text.len() as u64 > FILE_LEN_MAX {
         return Err(format!("--view {name}: longer than {FILE_LEN_MAX} bytes"));
     }
-    let plain = |id: u32| if id == 0 { NOBODY } else { id };
+    let of_owner = if owner == 0 {
+        (NOBODY, NOBODY)
+    } else {
+        (owner, if group == 0 { NOBODY } else { group })
+    };
     Ok(Source {
         path: name.to_string(),
         text,
-        run_as: (own == 0).then(|| (plain(owner), plain(if owner == 0 { 0 } else { group }))),
+        run_as: (own == 0).then_some(of_owner),
     })
 }
