@@ -277,7 +277,9 @@ fn opaque_filters_with_fan_outs_are_verified_in_good_time() {
             "{FILTERS} opaque filters, {hook:?}: {:?}, of fan-outs {:?}",
             times[0], times[1]
         );
-        assert!(times[1] < std::time::Duration::from_secs(2), "{times:?}");
+        // A hash for each would take several times as long.
+        let most = times[0] * 3 + std::time::Duration::from_millis(200);
+        assert!(times[1] < most, "{times:?}");
     }
 }
 
