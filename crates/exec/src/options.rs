@@ -13,7 +13,7 @@ use std::sync::PoisonError;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 use weir_socket::TcpStream;
-use weir_stack::tcp::TcpOptions;
+use weir_stack::tcp::{KEEPALIVE_INTERVAL_NS, KEEPALIVE_PROBES_MAX, TcpOptions};
 
 /// The options that were set, with their values.
 #[derive(Clone, Default)]
@@ -450,8 +450,8 @@ fn default_of((level, name): (c_int, c_int)) -> Option<c_int> {
         (SOL_SOCKET, libc::SO_RCVLOWAT | libc::SO_SNDLOWAT) => 1,
         (SOL_SOCKET, libc::SO_INCOMING_CPU) => -1,
         (TCP, libc::TCP_KEEPIDLE) => KEEP_IDLE_S,
-        (TCP, libc::TCP_KEEPINTVL) => 75,
-        (TCP, libc::TCP_KEEPCNT) => 9,
+        (TCP, libc::TCP_KEEPINTVL) => (KEEPALIVE_INTERVAL_NS / 1_000_000_000) as c_int,
+        (TCP, libc::TCP_KEEPCNT) => KEEPALIVE_PROBES_MAX as c_int,
         (TCP, libc::TCP_SYNCNT) => 6,
         (TCP, libc::TCP_USER_TIMEOUT | libc::TCP_DEFER_ACCEPT | libc::TCP_FASTOPEN) => 0,
         (TCP, libc::TCP_NODELAY | libc::TCP_CORK | libc::TCP_WINDOW_CLAMP) => 0,

@@ -265,7 +265,7 @@ impl<'a> ParsedPacket<'a> {
         })
     }
 
-    /// As [`Parts::of`], of the headers alone: the transport payload, of this many
+    /// As [`ParsedPacket::of`], of the headers alone: the transport payload, of this many
     /// bytes, lies elsewhere, without padding.
     #[inline]
     pub(crate) fn of_head(head: &'a [u8], payload_len: usize) -> Option<ParsedPacket<'a>> {

@@ -3,7 +3,7 @@
 use super::buffer::byte_ring::clamp;
 use super::pcb::{Pcb, State};
 use super::seq::Seq;
-use super::{ListenerId, Tcp, TcpError, TcpId, TcpOptions};
+use super::{KEEPALIVE_INTERVAL_NS, ListenerId, Tcp, TcpError, TcpId, TcpOptions};
 use crate::deadline::{OptDeadline, as_ns, from_ns};
 use crate::iface::{Interface, UnreachableKind};
 use crate::links::{Interfaces, strip_zone, with_zone};
@@ -11,9 +11,6 @@ use crate::ports;
 use crate::slab::Handle;
 use std::net::{IpAddr, SocketAddr};
 
-/// Time, in nanoseconds, between keep-alive probes: 75 s (RFC 9293 §3.8.4; Linux'
-/// `tcp_keepalive_intvl`).
-const KEEP_ALIVE_EACH_NS: u64 = 75_000_000_000;
 /// Idle time, in nanoseconds, after which unused memory is freed.
 const SHRINK_NS: u64 = 1_000_000_000;
 
@@ -684,7 +681,7 @@ impl Pcb {
         } else {
             self.activity.probes += 1;
             self.ack.probe_window = true;
-            self.timers.keepalive_or_time_wait_ns = from_ns(now_ns + KEEP_ALIVE_EACH_NS);
+            self.timers.keepalive_or_time_wait_ns = from_ns(now_ns + KEEPALIVE_INTERVAL_NS);
         }
     }
 }

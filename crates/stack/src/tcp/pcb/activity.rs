@@ -2,10 +2,8 @@
 //! §3.8.4).
 
 use super::TcpOptions;
+use crate::tcp::KEEPALIVE_PROBES_MAX;
 use std::num::NonZeroU32;
-
-/// Unanswered keep-alive probes after which the peer is given up (Linux' `tcp_keepalive_probes`).
-const PROBES_MAX: u32 = 9;
 
 /// Times of one connection, in nanoseconds; all begin with the connection.
 #[derive(Clone, Copy, Debug)]
@@ -64,12 +62,12 @@ impl Activity {
     }
 
     /// Whether a peer that was probed is given up: after the user timeout, or without one after
-    /// [`PROBES_MAX`] probes.
+    /// [`KEEPALIVE_PROBES_MAX`] probes.
     pub(in crate::tcp) fn is_unanswered(&self, now_ns: u64, options: &TcpOptions) -> bool {
         let silent_ns = now_ns.saturating_sub(self.last_segment_ns);
         match options.user_timeout_ms {
             Some(ms) => self.probes > 0 && silent_ns >= u64::from(ms.get()) * 1_000_000,
-            None => self.probes == PROBES_MAX,
+            None => self.probes == KEEPALIVE_PROBES_MAX,
         }
     }
 }
