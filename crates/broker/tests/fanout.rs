@@ -320,6 +320,32 @@ fn a_numbered_group_has_so_many_members() {
     assert_eq!(found.len(), FLOWS as usize);
 }
 
+/// A port whose new filter is refused is in a group of its old filter, whatever the
+/// group's number is now.
+#[test]
+fn a_refused_filter_leaves_nothing_behind() {
+    let mut bed = Bed::new();
+    // Takes the lowest number.
+    bed.opened(1, "x");
+    let one = bed.open(user(2, 1001), port("1", "udp port 54")).unwrap();
+    let other = bed.opened(3, "1");
+    bed.engine.close_all(1);
+    let set = |bed: &mut Bed, filter| {
+        let source = Source::expr(filter);
+        bed.engine.set_filter(&user(2, 1001), one.port, source)
+    };
+    let refused = set(&mut bed, "udp").unwrap_err();
+    assert!(refused.to_string().contains("has 1 member"), "{refused}");
+    assert_eq!(bed.fabric.in_use(bed.eth), (2, 2));
+    set(&mut bed, "udp port 53").expect("alone in its group");
+    assert_eq!(bed.receivers(&[&one]).len(), FLOWS as usize);
+    assert_eq!(bed.receivers(&[&other]).len(), FLOWS as usize);
+    set(&mut bed, "udp").unwrap_err();
+    bed.engine.close_all(2);
+    assert_eq!(bed.fabric.in_use(bed.eth), (1, 1));
+    assert_eq!(bed.receivers(&[&other]).len(), FLOWS as usize);
+}
+
 #[test]
 fn groups_of_a_user_have_a_limit() {
     let mut bed = Bed::new();
@@ -382,17 +408,27 @@ fn a_reload_parts_members_with_different_grants() {
     let grant = |gid: u32, filter: &str| {
         format!("[[grant]]\ngroups = [{gid}]\nfilter = '{filter}'{rest}\n")
     };
-    let text = grant(7, "udp port 53") + &grant(8, "udp port 54");
-    let policy = Policy::parse(&text, &Accounts::default()).unwrap();
-    let (reloaded, _) = bed
-        .engine
-        .reload(policy, &Accounts::default(), || {})
-        .unwrap();
-    assert_eq!((reloaded.kept, reloaded.ended), (3, 0));
+    let apply = |bed: &mut Bed, filters: [&str; 2]| {
+        let text = grant(7, filters[0]) + &grant(8, filters[1]);
+        let policy = Policy::parse(&text, &Accounts::default()).unwrap();
+        let accounts = Accounts::default();
+        let (reloaded, _) = bed.engine.reload(policy, &accounts, || {}).unwrap();
+        assert_eq!((reloaded.kept, reloaded.ended), (3, 0));
+    };
+    apply(&mut bed, ["udp port 53", "udp port 54"]);
     assert_eq!(bed.fabric.in_use(bed.eth), (3, 2));
     let found = bed.receivers(&[&ports[0], &ports[2]]);
     assert_eq!(found.len(), FLOWS as usize, "all of port 53");
     assert_eq!(bed.drain(ports[1].slot), 0, "nothing of port 53");
+
+    // Together again; then only the filter of the group's first member changes.
+    apply(&mut bed, ["udp port 54", "udp port 54"]);
+    assert_eq!(bed.fabric.in_use(bed.eth), (3, 1));
+    apply(&mut bed, ["udp", "udp port 54"]);
+    assert_eq!(bed.fabric.in_use(bed.eth), (3, 2));
+    let found = bed.receivers(&[&ports[0], &ports[2]]);
+    assert_eq!(found.len(), FLOWS as usize, "all of UDP");
+    assert_eq!(bed.drain(ports[1].slot), 0, "port 54 alone");
 }
 
 #[test]

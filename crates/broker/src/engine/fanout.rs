@@ -258,6 +258,8 @@ impl Groups {
         if changed.is_err() {
             group.members.remove(&port);
             group.deal();
+            // The newcomer's slot may be in the store already.
+            let _ = divider.change_fanout(number, &group.buckets());
         }
         changed
     }
@@ -313,28 +315,34 @@ impl Groups {
     /// A member whose filter is another one leaves the group then.
     ///
     /// # Errors
-    /// As for [`bind`](Self::bind); then the port is bound as before.
+    /// As for [`bind`](Self::bind); then the port has its old filter, in a group of
+    /// another number perhaps.
     pub(super) fn rebind(
         &mut self,
         divider: &mut impl InterfaceDemux,
-        bound: Bound,
+        bound: &mut Bound,
         (wanted, old): (&Wanted, &Filter),
         of_all: bool,
-    ) -> Result<Bound, Refusal> {
-        let (number, fanout) = match (bound, &wanted.fanout) {
+    ) -> Result<(), Refusal> {
+        let (number, fanout) = match (*bound, &wanted.fanout) {
+            (Bound::Alone(_), _) if wanted.filter.program() == old.program() => return Ok(()),
             (Bound::Alone(binding), _) => {
-                return exchange(divider, binding, &wanted.filter, old).map(|()| bound);
+                return exchange(divider, binding, &wanted.filter, old);
             }
-            (Bound::Member(_), None) => return Ok(bound),
+            (Bound::Member(_), None) => return Ok(()),
             (Bound::Member(number), Some(fanout)) => (number, fanout),
         };
         let key = Key::of(wanted, fanout);
         let is_first = !self.0.values().any(|group| group.key == key);
-        let Some(group) = self.0.get_mut(&number) else {
-            return Ok(bound);
+        let group = self.0.get_mut(&number);
+        let group = group.filter(|group| group.members.contains_key(&wanted.port));
+        let Some(group) = group else {
+            // An earlier change was refused, and its old filter, too.
+            *bound = self.bind(divider, wanted)?;
+            return Ok(());
         };
         if group.key == key {
-            return Ok(bound);
+            return Ok(());
         }
         if let Some(binding) = group.binding
             && is_first
@@ -343,19 +351,20 @@ impl Groups {
         {
             exchange(divider, binding, &wanted.filter, old)?;
             group.key = key;
-            return Ok(bound);
+            return Ok(());
         }
         self.leave(divider, number, wanted.port);
         let joined = self.bind(divider, wanted);
-        if joined.is_err() {
-            let before = Wanted {
-                filter: old.clone(),
-                ..wanted.clone()
-            };
-            // There was room for it before.
-            return self.bind(divider, &before).and(joined);
+        let before = || Wanted {
+            filter: old.clone(),
+            ..wanted.clone()
+        };
+        // There was room for it before.
+        let now = joined.clone().or_else(|_| self.bind(divider, &before()));
+        if let Ok(now) = now {
+            *bound = now;
         }
-        joined
+        joined.map(drop)
     }
 
     /// Removes a port's binding, or the port from its group.
@@ -370,7 +379,9 @@ impl Groups {
         let Some(group) = self.0.get_mut(&number) else {
             return;
         };
-        group.members.remove(&port);
+        if group.members.remove(&port).is_none() {
+            return;
+        }
         if group.members.is_empty() {
             if let Some(binding) = group.binding {
                 divider.unbind(binding);
@@ -380,7 +391,7 @@ impl Groups {
             return;
         }
         group.deal();
-        // Only writes into the store, which has room for them.
+        // If that fails, the slot is kept until the kernel follows.
         let _ = divider.change_fanout(number, &group.buckets());
     }
 
@@ -431,15 +442,16 @@ impl Port {
         filter: Filter,
         of_all: bool,
     ) -> Result<(), Refusal> {
-        if let Some((slot, bound)) = self.place {
+        if let Some((slot, mut bound)) = self.place {
             let wanted = Wanted {
                 filter: filter.clone(),
                 ..self.wanted(number, slot)
             };
             let filters = (&wanted, &self.filter);
-            let divider = &mut interface.divider;
-            let bound = interface.groups.rebind(divider, bound, filters, of_all)?;
+            let (groups, divider) = (&mut interface.groups, &mut interface.divider);
+            let changed = groups.rebind(divider, &mut bound, filters, of_all);
             self.place = Some((slot, bound));
+            changed?;
         }
         self.filter = filter;
         Ok(())

@@ -2,7 +2,8 @@
 //! it and of application protocols.
 //!
 //! The holder of the backend [sends](MemBackend::send) frames; a port's ring is
-//! a queue that [`MemBackend::receive`] reads.
+//! a queue that [`MemBackend::receive`] reads. Unlike the kernel's plan, a taking
+//! fan-out takes also the frames of buckets that no port has.
 
 use super::{Backend, InterfaceDemux, MadePath, PortStats, Queue, Reserved};
 use crate::interface::InterfaceInfo;
@@ -311,9 +312,12 @@ impl InterfaceDemux for MemDemux {
 
     fn add_fanout(&mut self, buckets: &Buckets) -> Result<u32, Refusal> {
         let mut shared = lock(&self.shared);
-        let next = shared.fanouts.keys().last().map_or(0, |last| last + 1);
-        shared.fanouts.insert(next, buckets.clone());
-        Ok(next)
+        let mut numbers = 0..;
+        // The lowest free number, as in the kernel's plan.
+        let free = numbers.find(|number| !shared.fanouts.contains_key(number));
+        let number = free.expect("fewer than all numbers are taken");
+        shared.fanouts.insert(number, buckets.clone());
+        Ok(number)
     }
 
     fn change_fanout(&mut self, number: u32, buckets: &Buckets) -> Result<(), Refusal> {

@@ -146,9 +146,8 @@ impl<F: Backend> Engine<F> {
         let filter = self.filter(grant, &facts, &asked.filter, asked.snap_len)?;
         let effort = self.check_effort(grant, owner.who.uid, ifindex, Some(number), &filter)?;
         let port = self.ports.get_mut(&number).ok_or_else(|| no_port(number))?;
-        if port.filter.program() != filter.program()
-            && let Some(interface) = self.interfaces.get_mut(&ifindex)
-        {
+        if let Some(interface) = self.interfaces.get_mut(&ifindex) {
+            // Also a member whose own filter is the same: its group may have another one now.
             port.rebind(interface, number, filter, true)?;
         }
         port.grant = grant;

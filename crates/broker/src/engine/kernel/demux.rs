@@ -535,7 +535,10 @@ impl InterfaceDemux for KernelDemux {
     fn change_fanout(&mut self, number: u32, buckets: &Buckets) -> Result<(), Refusal> {
         let changed = self.plan.0.change_fanout(number, buckets);
         let change = changed.map_err(|error| Refusal::new(ErrorKind::Limit, error))?;
-        self.apply(&change)
+        let applied = self.apply(&change);
+        // The slot of a member that left may still be in a bucket.
+        self.is_behind |= applied.is_err();
+        applied
     }
 
     fn remove_fanout(&mut self, number: u32) {
