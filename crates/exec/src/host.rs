@@ -174,12 +174,13 @@ pub(crate) fn host() -> Result<Found, c_int> {
     }
     let settings = settings().ok_or(libc::ENETDOWN)?;
     // The door decides who is the owner, so that all others wait until the owner's host has started.
-    let door = match Door::open_or(|| guest::connect().is_ok()) {
+    let door = match Door::open_or(guest::connect) {
         Ok(door) => Some(door),
         Err(NoDoor::Taken) => {
             *host = Host::Other;
             return Ok(Found::Other);
         }
+        Err(NoDoor::Silent) => return Err(libc::ENETDOWN),
         Err(NoDoor::Impossible) => None,
     };
     match start(settings) {

@@ -287,6 +287,7 @@ impl Sock {
         let ready = match &before {
             Endpoint::Stream(stream) => stream.ready_fd().ok(),
             Endpoint::Listener(listener) => listener.ready_fd().ok(),
+            Endpoint::Udp(udp) => udp.ready_fd().ok(),
             _ => None,
         };
         {

@@ -23,7 +23,7 @@ use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::PoisonError;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use weir_socket::Net;
 
 /// Connections that wait for the relay's thread.
@@ -37,9 +37,9 @@ pub(super) const STRANGERS_MAX: usize = 16;
 /// Addresses at a time that a guest has bound sockets to which neither listen nor connect.
 const TAKEN_MAX: usize = 1024;
 
-/// How often, and how long after another, a door is tried that an owner has and lets no process in:
+/// How long, and how long after another, a door is tried that an owner has and lets no process in:
 /// the owner is about to end, and waits up to 5 s for its peers.
-const TRIES: usize = 600;
+const TRIED: Duration = Duration::from_secs(6);
 const PAUSE: Duration = Duration::from_millis(10);
 
 /// The pass in the environment.
@@ -69,6 +69,8 @@ pub(crate) struct Door(OwnedFd);
 pub(crate) enum NoDoor {
     /// Another process is.
     Taken,
+    /// Another process is, and does not answer.
+    Silent,
     /// There is no pass, or no descriptor.
     Impossible,
 }
@@ -96,11 +98,16 @@ impl Door {
         }
     }
 
-    /// As [`Door::open`], after a while if `is_taken` says that no process answers at it.
-    pub(crate) fn open_or(mut is_taken: impl FnMut() -> bool) -> Result<Door, NoDoor> {
-        for _ in 0..TRIES {
+    /// As [`Door::open`], after a while if `connect` is refused at it.
+    pub(crate) fn open_or(mut connect: impl FnMut() -> Result<(), c_int>) -> Result<Door, NoDoor> {
+        let began = Instant::now();
+        while began.elapsed() < TRIED {
             match Door::open() {
-                Err(NoDoor::Taken) if !is_taken() => std::thread::sleep(PAUSE),
+                Err(NoDoor::Taken) => match connect() {
+                    Ok(()) => return Err(NoDoor::Taken),
+                    Err(libc::EAGAIN) => return Err(NoDoor::Silent),
+                    Err(_) => std::thread::sleep(PAUSE),
+                },
                 done => return done,
             }
         }
@@ -132,11 +139,19 @@ pub(crate) struct Guest {
     is_known: bool,
     /// Addresses of its sockets that neither listen nor connect.
     taken: HashMap<u64, Reserved>,
-    last: u64,
 }
 
 /// What a request leads to, besides an answer.
 type Opened = (OwnedFd, Item);
+
+/// A number for a taken address, by chance: a guest may still have one of another owner, or of an
+/// earlier connection, and it means nothing here.
+fn new_number() -> Result<u64, c_int> {
+    let mut bytes = [0; 8];
+    let flags = rustix::rand::GetRandomFlags::empty();
+    rustix::rand::getrandom(&mut bytes, flags).map_err(|error| error.raw_os_error())?;
+    Ok(u64::from_ne_bytes(bytes).max(1))
+}
 
 /// The answer to a request: bytes, and a socket that is relayed from now on.
 type Answer = Result<(Vec<u8>, Option<Opened>), c_int>;
@@ -157,7 +172,6 @@ impl Guest {
             fd,
             is_known: false,
             taken: HashMap::new(),
-            last: 0,
         }
     }
 
@@ -298,10 +312,10 @@ impl Guest {
         let sock = socket_of(wanted);
         reserve(&sock, to)?;
         let reserved = sock.take_reserved().ok_or(libc::EINVAL)?;
-        self.last += 1;
-        let mut bytes = self.last.to_ne_bytes().to_vec();
+        let number = new_number()?;
+        let mut bytes = number.to_ne_bytes().to_vec();
         put_address(&mut bytes, reserved.address());
-        self.taken.insert(self.last, reserved);
+        self.taken.insert(number, reserved);
         Ok((bytes, None))
     }
 

@@ -19,7 +19,7 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::{Arc, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Longest wait for the welcome of an owner, which may wait for its addresses meanwhile.
 const WELCOME: Duration = Duration::from_secs(25);
@@ -67,7 +67,7 @@ fn enter() -> Result<OwnedFd, c_int> {
         return Err(libc::EACCES);
     }
     passing::send(&socket, &pass.secret, None)?;
-    let (number, _, _) = receive(&socket)?;
+    let (number, _, _) = receive(&socket, WELCOME)?;
     if number != 0 {
         return Err(libc::EACCES);
     }
@@ -104,12 +104,14 @@ pub(crate) fn has_owner() -> bool {
 /// An answer: its error's number, its bytes, its descriptor.
 type Got = (c_int, Vec<u8>, Option<OwnedFd>);
 
-/// Receives an answer.
-fn receive(from: &OwnedFd) -> Result<Got, c_int> {
+/// Receives an answer. Signals of the application do not prolong the wait for more than twice `most`.
+fn receive(from: &OwnedFd, most: Duration) -> Result<Got, c_int> {
     let mut room = vec![0; MESSAGE_MAX];
+    let began = Instant::now();
     let (count, fd) = loop {
         match passing::receive_owned(from.as_raw_fd(), &mut room, 0) {
-            Err(libc::EINTR) => {}
+            Err(libc::EINTR) if began.elapsed() < most => {}
+            Err(libc::EINTR) => return Err(libc::EAGAIN),
             got => break got?,
         }
     };
@@ -176,7 +178,7 @@ fn exchange(connection: &mut Option<OwnedFd>, request: &Request) -> Result<Got, 
         None => connection.insert(enter()?),
     };
     passing::send(owner, &request.to_bytes(), None)?;
-    receive(owner)
+    receive(owner, ANSWER)
 }
 
 fn wanted(sock: &Sock) -> Wanted {

@@ -285,5 +285,20 @@ elif manner == 'hostile':
     while os.path.exists(sys.argv[3]):
         time.sleep(0.02)
     print(child(lambda: echo(6)))
+elif manner == 'waits':
+    # The parent waits without a limit when the child's first use moves the socket.
+    ways = (
+        lambda datagrams: datagrams.recv(10),
+        lambda datagrams: select.select([datagrams], [], []) and datagrams.recv(10),
+    )
+    for port, way in enumerate(ways, 5000):
+        datagrams = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        datagrams.bind(('192.0.2.5', port))
+        if os.fork() == 0:
+            time.sleep(0.3)
+            datagrams.sendto(b'echo', (peer, 7))
+            os._exit(0)
+        print(way(datagrams))
+        os.wait()
 else:
     sys.exit('no such manner')

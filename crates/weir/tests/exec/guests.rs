@@ -126,6 +126,16 @@ fn processes_share_udp_sockets_and_open_their_own() {
     check(&ended, "0\nrefused\nEADDRINUSE\n0\n0\n");
 }
 
+#[test]
+fn a_wait_goes_on_when_another_process_moves_the_socket() {
+    let Some(kernel) = bench("exec-guest-waits", &["python3"]) else {
+        return;
+    };
+    let _peer = echo(&kernel);
+    let ended = guests(&kernel, "waits", &[]).end();
+    check(&ended, "b'echo'\nb'echo'\n");
+}
+
 /// A process for each datagram, as Python's library does it.
 #[test]
 fn a_forking_udp_server_answers() {
