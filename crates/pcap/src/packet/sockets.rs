@@ -4,7 +4,7 @@
 //! the application has closed and the kernel given to another socket is not.
 
 use libc::c_int;
-use rustix::fs::fstat;
+use rustix::fs::{FileType, fstat};
 use std::collections::VecDeque;
 use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -56,7 +56,10 @@ fn inode(fd: c_int) -> Option<u64> {
     }
     // SAFETY: used for the one call; of a number that is no descriptor it fails.
     let fd = unsafe { BorrowedFd::borrow_raw(fd) };
-    fstat(fd).ok().map(|facts| facts.st_ino)
+    let facts = fstat(fd).ok()?;
+    // Files of other file systems may have the same number.
+    let is_socket = FileType::from_raw_mode(facts.st_mode) == FileType::Socket;
+    is_socket.then_some(facts.st_ino)
 }
 
 pub(super) fn insert(fd: c_int, kind: Kind) {
