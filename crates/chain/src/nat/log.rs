@@ -260,15 +260,91 @@ impl Inverted {
                 Some(_) => {}
             }
         }
-        // A forward inside of a block is the forward's.
-        let mut found = if forwards.is_empty() {
-            blocks
-        } else {
-            forwards
+        forwards.sort_by_key(|term| term.from);
+        // A forward inside of a block is the forward's, as long as there is one.
+        let has_some = |block: &&Term| {
+            let (mut from, to) = (
+                block.from.max(*times_ns.start()),
+                block.to.min(*times_ns.end()),
+            );
+            for forward in &forwards {
+                if forward.from <= from && from <= forward.to {
+                    from = forward.to.saturating_add(1);
+                }
+            }
+            from <= to
         };
+        blocks.retain(|block| has_some(block));
+        let mut found = [forwards, blocks].concat();
         found.sort_by_key(|term| term.from);
-        let mut subscribers: Vec<Ipv4Addr> = found.iter().map(|term| term.subscriber).collect();
-        subscribers.dedup();
+        let mut subscribers: Vec<Ipv4Addr> = Vec::new();
+        for term in found {
+            if !subscribers.contains(&term.subscriber) {
+                subscribers.push(term.subscriber);
+            }
+        }
         subscribers
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const POOL: Ipv4Addr = Ipv4Addr::new(203, 0, 113, 1);
+
+    fn subscriber(last: u8) -> Ipv4Addr {
+        Ipv4Addr::new(10, 0, 0, last)
+    }
+
+    /// A block, or a forward of UDP, of ports 2000 on.
+    fn line(time_ns: u64, event: Kind, last: u8) -> Line {
+        let is_forward = event == Kind::Forward;
+        Line {
+            event,
+            subscriber: Some(subscriber(last)),
+            pool: Some(POOL),
+            first: Some(2000),
+            last: Some(if is_forward { 2000 } else { 2063 }),
+            transport: is_forward.then(|| "udp".into()),
+            ..Line::start(time_ns)
+        }
+    }
+
+    fn found(lines: &[Line], times_ns: RangeInclusive<u64>) -> Vec<Ipv4Addr> {
+        let mut log = Inverted::default();
+        for line in lines {
+            log.read(&line.json()).unwrap();
+        }
+        log.find_all(times_ns, "udp", POOL, 2000)
+    }
+
+    #[test]
+    fn a_subscriber_is_named_once() {
+        use Kind::{BlockAllocated, BlockReleased};
+        let lines = [
+            line(1, BlockAllocated, 1),
+            line(2, BlockReleased, 1),
+            line(3, BlockAllocated, 2),
+            line(4, BlockReleased, 2),
+            line(5, BlockAllocated, 1),
+        ];
+        assert_eq!(found(&lines, 0..=9), [subscriber(1), subscriber(2)]);
+        assert_eq!(found(&lines, 3..=9), [subscriber(2), subscriber(1)]);
+    }
+
+    #[test]
+    fn a_forward_hides_a_block_only_while_there_is_one() {
+        let lines = [
+            line(1, Kind::BlockAllocated, 1),
+            line(5, Kind::Forward, 2),
+            Line::start(8),
+            line(9, Kind::BlockAllocated, 3),
+        ];
+        assert_eq!(found(&lines, 2..=4), [subscriber(1)]);
+        assert_eq!(found(&lines, 4..=6), [subscriber(1), subscriber(2)]);
+        assert_eq!(found(&lines, 5..=7), [subscriber(2)], "the block is hidden");
+        let all = [1, 2, 3].map(subscriber);
+        assert_eq!(found(&lines, 0..=9), all);
     }
 }
