@@ -25,23 +25,12 @@ fn has_port(net: &Net, command: &Running) {
     });
 }
 
-/// Waits until `weir top` takes frames: the port is listed before the kernel has it.
-fn takes_frames(top: &Running) {
-    let tasks = format!("/proc/{}/task", top.id());
-    wait::until("the thread that it starts then", || {
-        let tasks = std::fs::read_dir(&tasks).unwrap().flatten();
-        let mut names =
-            tasks.filter_map(|task| std::fs::read_to_string(task.path().join("comm")).ok());
-        names.any(|name| name.trim_end() == "facts")
-    });
-}
-
 #[test]
 fn live_counts_equal_those_of_listen_beside_it() {
     let Some(net) = net() else { return };
     let filter = "udp dst port 53";
     let top = net.weir(&["top", "eth0", filter, "--json"]);
-    takes_frames(&top);
+    has_port(&net, &top);
     // Quiet, since its output is read only at its end.
     let listen = net.weir(&[
         "listen", "eth0", filter, "--count", "500", "--json", "--quiet",
@@ -75,7 +64,7 @@ fn live_counts_equal_those_of_listen_beside_it() {
 fn what_waits_in_the_queue_at_the_end_is_counted() {
     let Some(net) = net() else { return };
     let top = net.weir(&["top", "eth0", "udp dst port 53", "--json"]);
-    takes_frames(&top);
+    has_port(&net, &top);
     // More than a batch comes while it is stopped, and the end is what it hears of first.
     top.signal_at_once(Signal::STOP);
     net.send(53, 2_000);
@@ -92,7 +81,7 @@ fn a_process_is_found_by_its_socket() {
     let Some(net) = net() else { return };
     let _server = net.server(53);
     let top = net.weir(&["top", "eth0", "udp", "--json"]);
-    takes_frames(&top);
+    has_port(&net, &top);
     let later = ["listen", "eth0", "udp", "--count", "20"];
     let later = net.weir(&later).until("weir: port");
     net.send(53, 20);
@@ -192,7 +181,7 @@ fn an_interface_that_vanishes_ends_a_recording_that_is_whole() {
     let folder = open_folder("top-vanishes");
     let file = folder.path("rec.pcapng");
     let top = net.weir(&["top", "eth0", "udp dst port 53", "--json", "-w", &file]);
-    takes_frames(&top);
+    has_port(&net, &top);
     net.send(53, 500);
     net.eth_b.clone().delete().unwrap();
     let ended = top.end();

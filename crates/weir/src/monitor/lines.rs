@@ -1,6 +1,6 @@
 //! What is shown of a frame: its line in a list, its fields, its bytes.
 
-use super::views::{self, Look, Said, Views};
+use super::views::{self, Look, Said};
 use crate::report::frame_summary;
 use serde::Serialize;
 use std::ops::Range;
@@ -23,9 +23,9 @@ pub(crate) fn summary(kept: &StoredFrame<'_>) -> String {
 }
 
 /// The line of a frame, with what a view of the user's says of it.
-pub(crate) fn line(kept: &StoredFrame<'_>, views: &mut Views) -> String {
+pub(crate) fn line(kept: &StoredFrame<'_>, look: &Look<'_>) -> String {
     let line = summary(kept);
-    match views.look(kept) {
+    match look {
         Look::Said(name, Said::Fields(said, _)) => format!("{name}: {said}  {line}"),
         Look::Said(name, Said::Failed(_)) => format!("{name} failed  {line}"),
         _ => line,

@@ -18,6 +18,8 @@ struct Listed {
     time: Option<String>,
     length: u32,
     line: String,
+    /// As of a shown frame.
+    waiting: bool,
 }
 
 #[derive(Serialize)]
@@ -36,11 +38,15 @@ pub(super) fn last(session: &Session, views: &mut Views) -> serde_json::Result<S
     let first = store.end().saturating_sub(FRAMES_MAX).max(store.first());
     let frames: Vec<Listed> = store
         .from(first)
-        .map(|kept| Listed {
-            number: kept.number + 1,
-            time: kept.meta.time_ns.map(time_of_day),
-            length: kept.meta.len,
-            line: escaped(line(&kept, views)),
+        .map(|kept| {
+            let look = views.look(&kept);
+            Listed {
+                number: kept.number + 1,
+                time: kept.meta.time_ns.map(time_of_day),
+                length: kept.meta.len,
+                line: escaped(line(&kept, &look)),
+                waiting: matches!(look, Look::Asked(_)),
+            }
         })
         .collect();
     serde_json::to_string(&frames)
@@ -56,8 +62,8 @@ pub(super) fn one(
     let Some(kept) = kept else {
         return Ok(None);
     };
-    let line = escaped(line(&kept, views));
     let look = views.look(&kept);
+    let line = escaped(line(&kept, &look));
     let fields = tree(&kept, &look).into_iter().map(|line| TreeLine {
         text: escaped(line.text),
         ..line

@@ -129,10 +129,11 @@ impl Views {
         let Some(view) = self.views.get(known.view) else {
             return Look::Nothing;
         };
-        match (&known.said, known.is_asked) {
-            (Some(said), _) => Look::Said(&view.name, said),
-            (None, true) => Look::Asked(&view.name),
-            (None, false) => Look::Nothing,
+        match &known.said {
+            Some(said) => Look::Said(&view.name, said),
+            None if known.is_over => Look::Nothing,
+            // Without room for the request it is asked at a later look.
+            None => Look::Asked(&view.name),
         }
     }
 

@@ -171,6 +171,9 @@ impl Python {
     ) -> Result<Option<Line>, String> {
         let deadline = Instant::now() + time;
         let mut left = line;
+        if !self.unread.is_empty() {
+            return Err("said more than one line for a frame".to_owned());
+        }
         loop {
             if let Some(len) = self.unread.iter().position(|byte| *byte == b'\n') {
                 let said: Vec<u8> = self.unread.drain(..=len).collect();

@@ -343,6 +343,12 @@ pub(super) fn frames(buffer: &mut Buffer, area: Rect, app: &mut App) {
             let lost = format!("({} lost before) ", grouped(kept.meta.lost_before.into()));
             x = put(buffer, area, (x, y), &lost, ALARM);
         }
-        put(buffer, area, (x, y), &line(&kept, &mut app.views), style);
+        put(
+            buffer,
+            area,
+            (x, y),
+            &line(&kept, &app.views.look(&kept)),
+            style,
+        );
     }
 }

@@ -108,9 +108,12 @@ async function get(path) {
 }
 
 // The list is asked for while it is shown.
-async function drawList() {
+// A view may answer later.
+async function drawList(tries = 20) {
   listed = await get("frames.json") || listed;
-  if (tab === LIST) drawTable();
+  if (tab !== LIST) return;
+  drawTable();
+  if (listed.some(frame => frame.waiting) && tries) setTimeout(() => drawList(tries - 1), 250);
 }
 
 // A view may answer later.
