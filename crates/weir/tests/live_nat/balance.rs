@@ -301,7 +301,11 @@ fn checks_by_http_and_servers_that_change_while_it_runs() {
     running.signal_at_once(Signal::HUP);
     running = running.until("read again, servers: 2");
     until_only(&net, &[9, 11], 40);
-    assert_ne!(asked(&mut kept), Some(10), "its session has ended");
+    // The balancer takes the servers a moment after the message.
+    let began = Instant::now();
+    while asked(&mut kept) == Some(10) {
+        assert!(began.elapsed() < live::WAIT_MAX, "its session goes on");
+    }
     running.signal(Signal::INT);
     let ended = running.end();
     assert_eq!(ended.code, Some(0), "{ended:?}");
