@@ -1,6 +1,7 @@
 //! Memory for the connection tables of the stacks, allocated ahead of need, in large pages where
-//! the system has them. A segment of any of 100,000 connections costs 1.6 µs with and without them
-//! (bench `rates`); what a look-up alone gains is the bench `pcb`'s to say.
+//! the system has them. Among a million random connections a look-up takes 0.81 to 0.89 of the time
+//! without them, and the longest insert 17 to 37 µs instead of 35 (bench `pcb`, two pairs of runs);
+//! a segment of any of 100,000 connections costs 1.6 µs with and without (bench `rates`).
 
 use std::io;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
