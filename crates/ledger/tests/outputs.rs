@@ -7,6 +7,7 @@ use jiff::tz::TimeZone;
 use std::fs;
 use std::io::{Read, Write};
 use std::net::TcpListener;
+use weir_lab::wait;
 use weir_ledger::{
     Column, Difference, Filter, Format, Group, Ledger, Output, Replay, Shape, Span, Target, encode,
 };
@@ -257,12 +258,8 @@ fn a_collector_is_sent_messages_once_it_is_there() {
     let (bytes, delivered) = std::thread::scope(|scope| {
         let collector = scope.spawn(|| {
             let mut bytes = Vec::new();
-            listener
-                .accept()
-                .unwrap()
-                .0
-                .read_to_end(&mut bytes)
-                .unwrap();
+            let (mut stream, _) = wait::accept(&listener).unwrap();
+            stream.read_to_end(&mut bytes).unwrap();
             bytes
         });
         let delivered = ledger.deliver(&output).unwrap();
@@ -282,7 +279,7 @@ fn a_collector_is_sent_messages_once_it_is_there() {
         .unwrap();
     std::thread::scope(|scope| {
         scope.spawn(|| {
-            let (mut stream, _) = listener.accept().unwrap();
+            let (mut stream, _) = wait::accept(&listener).unwrap();
             let _ = stream.write_all(b"no");
         });
         // Closed with bytes unread: TCP resets.

@@ -219,7 +219,6 @@ impl Umem {
     /// does not own. The members of a tap trust each other to this extent: a member that
     /// writes elsewhere changes bytes that others read. No member can make a pool of this
     /// process give out a chunk twice.
-    /// pool of this process give out a chunk twice.
     ///
     /// # Errors
     /// See [`UmemError`].

@@ -48,6 +48,7 @@ impl Link for Fragile {
 /// Two hosts; what breaks the first one; a port of the second that answers,
 /// by which frames come to the first.
 fn hosts() -> (Net, Net, Arc<AtomicBool>) {
+    weir_lab::wait::limit_this_test();
     let (link, other) = link::mem().unwrap();
     let broken = Arc::new(AtomicBool::new(false));
     let fragile = Fragile {

@@ -210,7 +210,7 @@ mod tests {
     /// Also the superuser may come by the socket of all users.
     #[test]
     fn a_connection_is_charged_to_the_listener_that_it_came_by() {
-        if !rustix::process::geteuid().is_root() {
+        if !weir_lab::testenv::root() {
             return;
         }
         let path = path("charged");

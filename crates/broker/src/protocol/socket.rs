@@ -439,7 +439,7 @@ mod tests {
 
     #[test]
     fn users_do_not_fill_the_superusers_queue() {
-        if !geteuid().is_root() {
+        if !weir_lab::testenv::root() {
             return;
         }
         let name = format!("weir-queues-{}.sock", std::process::id());

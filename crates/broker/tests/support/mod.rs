@@ -43,6 +43,7 @@ impl Running {
 
     /// The same, with a listener that was changed.
     pub(crate) fn start_with(policy: &str, change: impl FnOnce(&mut Listener)) -> Running {
+        weir_lab::wait::limit_this_test();
         let accounts = Accounts::default();
         let policy = Policy::parse(policy, &accounts).expect("the test's policy is right");
         let fabric = MemBackend::new();
