@@ -40,6 +40,10 @@ const PORT_MIN: u16 = 1024;
 /// Longest old text, in bytes; `255,255,255,255,255,255` has 23.
 const TEXT_MAX: usize = 32;
 
+/// Farthest, in bytes, that a segment of the peer may lie from those before it. A control connection
+/// has some hundred bytes under way.
+const WINDOW: u32 = 1 << 20;
+
 /// Texts that the peer has not acknowledged, at most.
 const EDITS_MAX: usize = 8;
 
@@ -134,6 +138,8 @@ pub(super) struct Control {
     /// Of the peer: its next sequence number, its last acknowledgment (in its own numbers), its
     /// window.
     pub(super) peer: (u32, u32, u16),
+    /// Whether the peer has sent anything.
+    is_heard: bool,
 }
 
 /// Whether `a` is before `b`.
@@ -154,6 +160,7 @@ impl Control {
             old: Vec::new(),
             reserved: None,
             peer: (0, next, 0),
+            is_heard: false,
         }
     }
 
@@ -167,12 +174,26 @@ impl Control {
         self.next
     }
 
-    /// The peer has sent up to this sequence number, and has this window.
-    pub(super) fn heard(&mut self, end: u32, window: u16) {
-        if before(self.peer.0, end) {
+    /// Whether a segment can be the peer's: near those before it, and acknowledging what was sent
+    /// (RFC 9293 §3.10.7.4; RFC 5961 §5.2).
+    pub(super) fn is_plausible(&self, segment: &Segment<'_>) -> bool {
+        let is_near = |a: u32, b: u32| a.wrapping_sub(b).wrapping_add(WINDOW) <= 2 * WINDOW;
+        // A FIN has a number, too.
+        let sent = self.map(self.next).wrapping_add(1);
+        let ack = segment.ack();
+        let is_acked = !before(sent, ack) && is_near(ack, self.peer.1);
+        (!self.is_heard || is_near(segment.sequence(), self.peer.0))
+            && (!segment.has_ack() || is_acked)
+    }
+
+    /// The peer has sent a segment.
+    pub(super) fn heard(&mut self, segment: &Segment<'_>) {
+        let end = segment.end();
+        if !self.is_heard || before(self.peer.0, end) {
             self.peer.0 = end;
         }
-        self.peer.2 = window;
+        self.peer.2 = segment.window();
+        self.is_heard = true;
     }
 
     /// The port that is reserved and not bound.

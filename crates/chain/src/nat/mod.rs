@@ -237,8 +237,13 @@ impl Nat {
                 return Err("ftp-syn-data");
             }
             if let Some(control) = self.table.control(at) {
-                control.peer.0 = segment.end();
-                control.peer.2 = segment.window();
+                if segment.has_ack() && !control.is_plausible(&segment) {
+                    return Err("ftp-window");
+                }
+                // One without an acknowledgment may begin another connection: the host's answer says.
+                if segment.has_ack() {
+                    control.heard(&segment);
+                }
             }
             let frame = segment.with(ftp::plain_syn, &[]);
             packet.replace(frame);
@@ -247,7 +252,10 @@ impl Nat {
         let Some(control) = self.table.control(at) else {
             return Ok(());
         };
-        control.heard(segment.end(), segment.window());
+        if !control.is_plausible(&segment) {
+            return Err("ftp-window");
+        }
+        control.heard(&segment);
         let ack = segment.ack();
         let own = if segment.has_ack() {
             control.acknowledged(ack)
