@@ -56,6 +56,7 @@ impl BoxConfig {
         let mut document = DeTable::parse(text)?;
         let top = document.get_mut();
         let mut own = OWN.map(|key| top.remove(key));
+        let meter_at = top.get("meter").map(|meter| meter.span().start);
         let router = Config::deserialize(Deserializer::from(document))?;
         router.check().map_err(|error| of_router(&error, text))?;
         let [outside, log, syslog, ipfix, stages, schedulers] = &mut own;
@@ -111,6 +112,11 @@ impl BoxConfig {
             let message = "a chain needs an inside, too: write a second [[link]]";
             return Err(wrong(Some(outside.span().start), message.into()));
         }
+        if let (1, Some(at)) = (links.len(), meter_at) {
+            let message = "[meter]: frames of both directions come in at the one link: write a second \
+                           [[link]], for the inside";
+            return Err(wrong(Some(at), message.into()));
+        }
         let mut router = router;
         // A host that answers through weir must not be sent around it.
         router.redirects &= router.links.len() > 1;
@@ -133,6 +139,11 @@ impl BoxConfig {
     /// Whether a stage translates addresses.
     pub fn translates(&self) -> bool {
         self.stages.iter().any(StageConfig::translates)
+    }
+
+    /// Whether a frame of the outside has a subscriber's address only behind the stages.
+    pub fn hides_inside(&self) -> bool {
+        self.translates() || self.sa_file().is_some()
     }
 
     /// Gives the outside link, which has `own` addresses (with prefix lengths),

@@ -14,6 +14,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::time::{Duration, Instant};
 use weir_lab::net::{Host, Lab, Signal, traffic};
 use weir_lab::testenv;
+use weir_ledger::{Ledger, UsageQuery};
 use weir_link::live::Sender;
 
 const INSIDE: [&str; 2] = ["10.1.0.9", "10.2.0.9"];
@@ -419,4 +420,47 @@ fn the_short_command_prints_what_it_stands_for() {
         said.contains("box.toml:7:1:") && said.contains("last stage"),
         "{said}"
     );
+}
+
+/// Who used what, by the addresses inside of ESP.
+#[test]
+fn a_gateway_meters_what_the_tunnel_carries() {
+    let Some(net) = Net::new("ipsec-meter") else {
+        return;
+    };
+    let [metered, _] = &net.gateways;
+    metered.own_pins("/run/weir/meter".as_ref()).unwrap();
+    net.write(0, &[1], "");
+    let list = format!("subscriber,key\nalice,{}\n", INSIDE[0]);
+    let counter = "counter = \"g\"\nperiod = \"1s\"\ncapacity = 256\nsubscribers = \"list.csv\"\n\
+                   [services]\nping = { protocols = [1] }\n";
+    let config = "outside = \"eth1\"\n[[link]]\nname = \"eth1\"\n[[link]]\nname = \"eth0\"\n\
+                  [kernel]\nroutes = true\n[meter]\nconfig = \"counter.toml\"\nstore = \"usage.db\"\n\
+                  [[stage]]\nkind = \"ipsec\"\nsa = \"sa0.toml\"\n";
+    for (name, text) in [
+        ("list.csv", &*list),
+        ("counter.toml", counter),
+        ("box.toml", config),
+    ] {
+        fs::write(net.folder.path(name), text).unwrap();
+    }
+    let config = net.folder.path("box.toml");
+    let arguments = ["run", &config, "--hang-ms", "5000"];
+    let running = Running::start(metered, weir([]), &arguments).until("ready");
+    let peer = net.start(1, "");
+    assert_eq!(live::pings(&net.a, INSIDE[1]), 3);
+    for running in [running, peer] {
+        running.signal(Signal::INT);
+        assert_eq!(running.end().code, Some(0));
+    }
+    let ledger = Ledger::open(net.folder.path("usage.db").as_ref()).unwrap();
+    let query = UsageQuery {
+        service: Some("ping".to_owned()),
+        ..UsageQuery::default()
+    };
+    let rows = ledger.usage(&query, &jiff::tz::TimeZone::UTC).unwrap();
+    let rows = rows.iter().map(|row| (&*row.subscriber, row.packets));
+    assert_eq!(rows.collect::<Vec<_>>(), [("alice", [3, 3])]);
+    let cleaned = Running::start(metered, weir([]), &["run", &config, "--clean"]).end();
+    assert_eq!(cleaned.code, Some(0), "{cleaned:?}");
 }

@@ -37,8 +37,9 @@ pub use gate::{AttachmentCheck, Gate, GateError, GateFds, LinkFds};
 pub use host_filter::update::HostFilterUpdater;
 pub use host_filter::{HOST_ADDRESSES_MAX, HostFilter, HostFilterError};
 pub use meter::{
-    Banks, Cell, Cut, CutOwner, MIRROR_PREFIXES_MAX, Meter, MeterError, MeterSpec, MeterStage,
-    MeterTap, MirrorUp, OpenedMeter, PREFIX_LENGTHS_MAX, PreviousMeter, Row, SUBSCRIBERS_MAX,
+    Banks, Cell, Cut, CutOwner, HandedFrames, MIRROR_PREFIXES_MAX, Meter, MeterError, MeterSpec,
+    MeterStage, MeterTap, MirrorUp, OpenedMeter, PREFIX_LENGTHS_MAX, PreviousMeter, ProcessCounter,
+    Row, SUBSCRIBERS_MAX,
 };
 pub use sched::context_switches::voluntary_switches;
 pub use sched::priority::raise_priority;

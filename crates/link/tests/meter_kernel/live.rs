@@ -33,14 +33,14 @@ fn source(number: u32) -> Ipv4Addr {
 }
 
 /// The first 100 sources have a row each.
-fn insert_half(meter: &mut Meter) {
+pub(super) fn insert_half(meter: &mut Meter) {
     for number in 0..SOURCES / 2 {
         meter.insert(Key::Ipv4(source(number)), number).unwrap();
     }
 }
 
 /// Sends frames of all sources in turn.
-fn udp(from: &Device, to: &Device) -> Udp {
+pub(super) fn udp(from: &Device, to: &Device) -> Udp {
     Udp {
         src_addresses: SOURCES,
         ..Udp::new(from.mac(), to.mac(), FIRST, Ipv4Addr::new(10, 8, 0, 1))
@@ -68,7 +68,7 @@ fn packets(meter: &mut Meter) -> [u64; 2] {
 }
 
 /// Waits until all that was sent is counted, and asserts that no more is.
-fn assert_counted(meter: &mut Meter, mut sums: [u64; 2], sent: Sent) {
+pub(super) fn assert_counted(meter: &mut Meter, mut sums: [u64; 2], sent: Sent) {
     let expected = sent.frames - sent.dropped;
     let began = Instant::now();
     while sums[0] + sums[1] < expected && began.elapsed() < SOON {

@@ -6,6 +6,7 @@ mod measures;
 mod oracle;
 mod policing;
 mod table;
+mod translated;
 
 use oracle::{Counts, Oracle};
 use std::collections::BTreeMap;

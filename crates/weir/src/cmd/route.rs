@@ -2,7 +2,7 @@
 
 mod report;
 
-use crate::cmd::meter::forwarding::{self as meter, MeterArgs};
+use crate::cmd::meter::forwarding::{self as meter, Links, MeterArgs};
 use crate::config::{self, Wrong};
 use crate::error::{CliError, say};
 use crate::input::on_off::OnOff;
@@ -150,9 +150,11 @@ pub(crate) fn run(args: &Args) -> Result<(), CliError> {
         clean(&config).map_err(|error| failure(&text, error))?;
         return meter::clean(&links);
     }
+    let folder = source.and_then(Path::parent).unwrap_or(Path::new(""));
+    let metering = args.metering.clone().or(config.meter.as_ref(), folder)?;
     if args.check {
         router::check(&config).map_err(|error| failure(&text, error))?;
-        args.metering.check(&links)?;
+        metering.check(&Links::of(&links))?;
         stdout::text(&format!("{}: good\n", name(source)))?;
         return Ok(());
     }
@@ -162,7 +164,7 @@ pub(crate) fn run(args: &Args) -> Result<(), CliError> {
     let _ = weir_link::xdp::raise_priority();
     let stop = ShutdownSignal::watch_hangup_too()?;
     let metrics = args.outputs.metrics.map(Metrics::serve).transpose()?;
-    let mut metering = args.metering.start(&links, metrics.as_ref())?;
+    let mut metering = metering.start(Links::of(&links), metrics.as_ref())?;
     let mut teller = StatsReporter {
         args,
         life: Watchdog::new(None)?,

@@ -1,6 +1,7 @@
 //! `--meter` of bridge and router, `weir meter` in the wire and at a mirror port: what the generator
 //! sends is what the records have, whatever happens to the process that forwards.
 
+mod chain;
 #[path = "../common/mod.rs"]
 mod common;
 #[path = "../common/live.rs"]

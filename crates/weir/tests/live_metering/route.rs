@@ -76,3 +76,26 @@ fn a_check_covers_the_counter() {
     assert_eq!(ended.code, Some(2), "{ended:?}");
     assert!(ended.stderr.contains("elsewhere"), "{ended:?}");
 }
+
+#[test]
+fn the_routers_configuration_may_have_the_meter() {
+    let Some(net) = net() else { return };
+    let files = Files::new("metering-router-toml", "[[link]]\ninside = \"left\"\n");
+    let router = files.0.path("router.toml");
+    let meter = "[meter]\nconfig = \"counter.toml\"\nstore = \"usage.db\"\n";
+    fs::write(&router, format!("{meter}{ROUTER}")).unwrap();
+    let route = |more: &[&str]| {
+        let arguments = [&["route", "--config", &router], more].concat();
+        Running::start(&net.middle, weir([]), &arguments)
+    };
+    let twice = route(&["--check", "--meter", &files.config()]).end();
+    assert_eq!(twice.code, Some(2), "{twice:?}");
+    assert!(twice.stderr.contains("leave one of them out"), "{twice:?}");
+    assert_eq!(route(&["--check"]).end().code, Some(0));
+    let running = route(&[]).until("ready");
+    let mut generator = Generator::new(&net.eth_a, &udp(&net.eth_a, &net.left)).unwrap();
+    let sent = generator.send(2000, Rate::PerSecond(20_000.0)).unwrap();
+    std::thread::sleep(Duration::from_millis(200));
+    running.stop();
+    files.assert_has(sent.frames - sent.dropped);
+}

@@ -14,6 +14,9 @@
 //! tables = [254]                # which: 254 is `main`
 //! host = ["tcp port 179"]       # what of its own frames the host gets; true: all
 //!
+//! [meter]                       # usage records of subscribers
+//! config = "counter.toml"
+//!
 //! [[link]]
 //! name = "eth1"
 //! addresses = ["192.0.2.1/24", "2001:db8:1::1/64"]   # default: the interface's
@@ -72,6 +75,8 @@ pub struct Config {
     pub icmp: Icmp,
     /// The state shared with the kernel.
     pub kernel: Kernel,
+    /// The meter of the links, if they have one.
+    pub meter: Option<MeterConfig>,
     /// The links, in order.
     #[serde(rename = "link")]
     pub links: Vec<LinkConfig>,
@@ -92,6 +97,7 @@ impl Default for Config {
             routes_max: settings.routes_max,
             icmp: Icmp::default(),
             kernel: Kernel::default(),
+            meter: None,
             links: Vec::new(),
             routes: Vec::new(),
             neighbours: Vec::new(),
@@ -139,6 +145,22 @@ impl Default for Kernel {
             host: HostFrames::default(),
         }
     }
+}
+
+/// `[meter]`: where the links' counter has its configuration and its records. Paths are relative to the
+/// configuration's folder.
+#[derive(Deserialize, Clone, PartialEq, Eq, Debug)]
+#[serde(deny_unknown_fields)]
+pub struct MeterConfig {
+    /// The counter's configuration.
+    pub config: String,
+    /// The ledger, if not the usual one.
+    pub store: Option<String>,
+    /// The spool, if not the usual one.
+    pub spool: Option<String>,
+    /// Whether the records stay in the spool.
+    #[serde(default)]
+    pub no_store: bool,
 }
 
 /// The frames for the router itself that go to the host.

@@ -10,6 +10,7 @@
 //! that waited for a neighbour) goes through the stages, too.
 
 use super::chain_cache::{Entries, Fresh};
+use super::metering::OutsideMeter;
 use super::{LiveRouter, RunError};
 use crate::router::engine::{LinkId, Router, Verdict};
 use crate::shape::Shaper;
@@ -18,6 +19,7 @@ use std::time::Instant;
 use weir_chain::{
     Batch, Bytes, Chain, Direction, Fate, Packet, Routed, Sent, SentFrame, Ticket, Trace,
 };
+use weir_link::xdp::ProcessCounter;
 use weir_tap::{FlowAction, Frame, Pull, Tap};
 use weir_wire::ethernet::Address;
 
@@ -40,6 +42,9 @@ pub struct Stages {
     /// The queues of each link, if it has a scheduler; by the links' numbers. With one, the tap
     /// has no flow cache: what the kernel forwards would overtake what waits.
     pub shapers: Vec<Option<Shaper<Frame>>>,
+    /// Counts the frames of the outside link, if its meter is of a
+    /// [translated stage](weir_link::xdp::Meter::translated_stage).
+    pub counter: Option<ProcessCounter>,
 }
 
 /// The outcome of one frame.
@@ -69,16 +74,19 @@ pub(super) struct LiveChain {
     fresh: Option<Vec<Fresh>>,
     /// Frames that were to be held when too many were.
     pub(super) held_full: u64,
+    meter: Option<OutsideMeter>,
 }
 
 impl LiveChain {
     /// `has_cache` is whether the tap has a flow cache.
-    pub(super) fn new(stages: Stages, has_cache: bool) -> LiveChain {
+    pub(super) fn new(mut stages: Stages, has_cache: bool) -> LiveChain {
         let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
         let now_ns = now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64;
         let passed = stages.began.elapsed().as_nanos() as u64;
+        let meter = stages.counter.take().map(OutsideMeter::new);
         LiveChain {
             stages,
+            meter,
             held: HashMap::new(),
             verdicts: Vec::new(),
             entries: Entries::new(now_ns.saturating_sub(passed)),
@@ -93,6 +101,24 @@ impl LiveChain {
 
     pub(super) fn began(&self) -> Instant {
         self.stages.began
+    }
+
+    /// The meter of the outside link.
+    pub(super) fn meter(&self) -> Option<&OutsideMeter> {
+        self.meter.as_ref()
+    }
+
+    /// The meter of the outside link, which is taken out.
+    pub(super) fn take_meter(&mut self) -> Option<OutsideMeter> {
+        self.meter.take()
+    }
+
+    /// Counts frames of the outside that were lost, if none is in hand; see
+    /// [`OutsideMeter::settle_lost`].
+    pub(super) fn settle_lost(&mut self, now: u64) {
+        if let Some(meter) = self.meter.as_mut().filter(|_| self.held.is_empty()) {
+            meter.settle_lost(now);
+        }
     }
 
     fn is_outside(&self, link: LinkId) -> bool {
@@ -113,9 +139,11 @@ impl LiveChain {
     ) -> Vec<Decision> {
         let mut decisions = Vec::with_capacity(frames.len());
         if self.is_outside(link) {
+            let came = frames.iter_mut().map(|frame| frame.as_mut().len());
+            let came = came.filter(|_| self.meter.is_some()).collect();
             let packets = frames.iter_mut().map(|frame| Packet::new(frame.as_mut()));
             let batch = Batch::new(packets.collect());
-            self.inward(router, now, batch, &mut decisions);
+            self.inward(router, now, batch, came, &mut decisions);
             return decisions;
         }
         let mut rest: Vec<Bytes<'_>> = Vec::with_capacity(frames.len());
@@ -181,31 +209,41 @@ impl LiveChain {
         }
     }
 
-    /// Frames from the outside: the stages, then the router.
+    /// Frames from the outside: the stages, then the router. `came` is as in
+    /// [`after_stages`](Self::after_stages).
     fn inward(
         &mut self,
         router: &mut Router,
         now: u64,
         mut batch: Batch<'_>,
+        came: Vec<usize>,
         decisions: &mut Vec<Decision>,
     ) {
         self.stages.chain.run(now, Direction::Inward, &mut batch);
-        self.after_stages(router, now, batch, decisions);
+        self.after_stages(router, now, batch, came, decisions);
     }
 
-    /// The router's part of the way in.
+    /// The router's part of the way in. `came` has the bytes that each packet had when it came from
+    /// the outside link, if that is metered; nothing of packets that stages made.
     fn after_stages(
         &mut self,
         router: &mut Router,
         now: u64,
         batch: Batch<'_>,
+        came: Vec<usize>,
         decisions: &mut Vec<Decision>,
     ) {
         let mut passing = Vec::new();
         let mut places = Vec::new();
         let mut packets = batch.into_packets();
+        let mut came = came.into_iter();
         for packet in &mut packets {
-            let (bytes, trace) = packet.take_parts();
+            let (mut bytes, trace) = packet.take_parts();
+            if let (Some(meter), Some(came)) = (&self.meter, came.next())
+                && !matches!(trace.fate(), Fate::Held(_))
+            {
+                meter.count(bytes.as_mut(), came);
+            }
             let decision = match trace.fate() {
                 Fate::Pass => {
                     places.push((decisions.len(), trace));
@@ -435,9 +473,19 @@ impl LiveChain {
                 None => return,
             },
             SentFrame::Dropped(ticket, _) => {
-                self.held.remove(ticket);
+                let dropped = self.held.remove(ticket);
+                if let (Direction::Inward, Some(meter), Some(mut frame)) =
+                    (from.direction, &self.meter, dropped)
+                {
+                    let came = frame.len();
+                    meter.count(frame.as_mut(), came);
+                }
                 return;
             }
+        };
+        let came = match &frame {
+            Some(frame) => vec![frame.len()],
+            None => Vec::new(),
         };
         let bytes = match &mut frame {
             Some(frame) => Bytes::Shared(frame.as_mut()),
@@ -456,7 +504,7 @@ impl LiveChain {
             Direction::Inward => {
                 // What a stage made may come from an address of the router's.
                 router.set_turned(is_made);
-                self.after_stages(router, now, batch, &mut decisions);
+                self.after_stages(router, now, batch, came, &mut decisions);
                 router.set_turned(false);
             }
         }

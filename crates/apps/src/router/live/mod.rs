@@ -9,6 +9,7 @@ mod chain;
 mod chain_cache;
 pub(crate) mod flow_cache;
 pub(crate) mod kernel_routes;
+mod metering;
 mod output;
 
 pub use chain::{LogSink, Stages};
@@ -19,6 +20,7 @@ use crate::router::live::address_monitor::{AddressUpdate, Addresses};
 use crate::router::live::chain::{Decision, LiveChain};
 use crate::router::live::flow_cache::{Revalidator, cache};
 use crate::router::live::kernel_routes::RouteImporter;
+use crate::router::live::metering::OutsideMeter;
 use crate::router::live::output::Output;
 use crate::shape::Shaper;
 use std::io;
@@ -75,6 +77,9 @@ pub enum RunError {
     /// The host filter is invalid.
     #[error("[kernel]: host: {0}")]
     Host(#[from] HostFilterError),
+    /// The kernel does not count frames for the process.
+    #[error("frames of the outside cannot be metered: {0}")]
+    Meter(#[from] weir_link::bpf::TestRunError),
     /// The kernel does not report its routes or interfaces.
     #[error("the kernel does not report its routes ({0})")]
     Kernel(#[source] io::Error),
@@ -96,6 +101,8 @@ pub struct Snapshot<'a> {
     pub host_refused: Option<&'a str>,
     /// The stages between the router and its outside link, if there are some.
     pub chain: Option<&'a weir_chain::Chain>,
+    /// Frames of the outside that could not be metered for a subscriber.
+    pub unmetered: u64,
     /// The queues of each link, if it has a scheduler; empty if no link has one.
     pub shapers: &'a [Option<Shaper<Frame>>],
     /// The router has ended; the view is final.
@@ -210,8 +217,10 @@ pub fn run_through(
         verdicts: Vec::with_capacity(BATCH),
         revalidator: Revalidator::default(),
     };
-    let begun = running.wake_on(&mut tap, wakes);
-    let ran = begun.and_then(|()| running.run(&mut tap, &mut visit));
+    let ran = running
+        .wake_on(&mut tap, wakes)
+        .and_then(|()| running.settle_left())
+        .and_then(|()| running.run(&mut tap, &mut visit));
     if let Some(fast) = tap.flow_cache() {
         fast.tally();
     }
@@ -221,14 +230,17 @@ pub fn run_through(
         ..running.view(&tap)
     };
     let _ = visit(view);
+    let meter = running.stages.as_mut().and_then(LiveChain::take_meter);
     drop(running);
     if restore && ran.is_ok() {
         tap.restore();
     }
     let unmapped = tap.unmap();
+    // No frame comes to the process any more.
+    let settled = meter.map_or(Ok(()), |meter| meter.settle_all());
     ran?;
     unmapped?;
-    Ok(())
+    Ok(settled?)
 }
 
 /// Removes from the links of a configuration the state that a router left
@@ -360,6 +372,13 @@ impl LiveRouter {
         Ok(())
     }
 
+    /// Counts the frames that an earlier process had in hand when it was killed, before any comes to
+    /// this one.
+    fn settle_left(&mut self) -> Result<(), RunError> {
+        let meter = self.stages.as_ref().and_then(LiveChain::meter);
+        Ok(meter.map_or(Ok(()), OutsideMeter::settle_all)?)
+    }
+
     fn run(
         &mut self,
         tap: &mut Tap,
@@ -400,6 +419,9 @@ impl LiveRouter {
                     }
                 }
             }
+            if let Some(stages) = &mut self.stages {
+                stages.settle_lost(now_ns);
+            }
             self.router.poll(now_ns);
             self.poll_stages(tap, now_ns)?;
             self.send_own(tap)?;
@@ -432,6 +454,11 @@ impl LiveRouter {
             skipped: (elsewhere, refused + self.routes_refused),
             host_refused: self.host_refused.as_deref(),
             chain: self.stages.as_ref().map(LiveChain::chain),
+            unmetered: self
+                .stages
+                .as_ref()
+                .and_then(LiveChain::meter)
+                .map_or(0, OutsideMeter::refused),
             shapers: self.output.shapers(),
             is_last: false,
         }

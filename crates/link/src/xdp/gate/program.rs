@@ -15,7 +15,8 @@
 //! the epoch in which it was admitted.
 //!
 //! Where frames are metered ([`MeterStage`]) that comes before all else, so that
-//! a frame is counted once whatever happens to it here.
+//! a frame is counted once whatever happens to it here. Where the process translates them, each is
+//! counted when its way is decided, and those for the XSK by the process.
 //!
 //! Frames for the host's own protocols ([`HostFilter`]) go on to them while a process is alive,
 //! whatever its heartbeat, and do not wake the process.
@@ -36,6 +37,7 @@ use crate::xdp::abi::{
 use crate::xdp::flow_cache::{FlowMaps, FlowProgramSpec, program as flow_program};
 use crate::xdp::host_filter::HostFilter;
 use crate::xdp::meter::MeterStage;
+use crate::xdp::meter::program::{ZERO, emit_handed};
 use std::os::fd::{AsFd, BorrowedFd};
 use weir_filter::backend::ebpf::{
     Access, Asm, EmitError, Fragment, Insn, Label, Limits, Reg, WireLen, emit_fragment, helper, op,
@@ -56,6 +58,9 @@ const GATE: Reg = Reg::R9;
 
 /// Stack offset: the gate word, while the flow cache uses its register.
 const SAVED_GATE: i16 = flow_program::CALLER_SAVED;
+/// Stack offset: what becomes of a frame that is counted when its way is decided: an XDP action, or 0
+/// for the bypass. The flow cache does not need its time any more.
+const VERDICT: i16 = flow_program::NOW;
 /// Stack offset: the length of the whole frame, if the host filter needs it.
 const LENGTH: i16 = -16;
 
@@ -149,9 +154,24 @@ struct Xdp {
     asm: Asm,
     link: u32,
     flow_cache: Option<FlowProgramSpec>,
+    decided: Option<Decided>,
     died: Label,
     hung: Label,
     bypass: Label,
+}
+
+/// Where frames are counted when their way is decided. The verifier follows the routine once for each
+/// place that calls it.
+#[derive(Clone, Copy)]
+struct Decided {
+    /// The routine that counts.
+    routine: Label,
+    /// Where its maps begin.
+    first_place: u16,
+    /// Counts a frame as it came, then does as [`VERDICT`] says. r7 is the page.
+    count: Label,
+    /// Drops a frame that the flow cache holds back.
+    held_back: Label,
 }
 
 impl Xdp {
@@ -162,6 +182,7 @@ impl Xdp {
             asm,
             link,
             flow_cache,
+            decided: None,
             died,
             hung,
             bypass,
@@ -179,6 +200,17 @@ impl Xdp {
         meter: Option<(&MeterStage, u16)>,
     ) -> Result<Vec<Insn>, EmitError> {
         let routines = match meter {
+            Some((stage, first_place)) if stage.counts_decided() => {
+                let [routine, count, held_back] = [(); 3].map(|()| self.asm.label());
+                self.decided = Some(Decided {
+                    routine,
+                    first_place,
+                    count,
+                    held_back,
+                });
+                self.push(&[Insn::mov64(CTX, Reg::R1)]);
+                None
+            }
             Some((stage, first_place)) => {
                 let routines = stage.emit(&mut self.asm, first_place)?;
                 Some((stage, routines))
@@ -200,11 +232,53 @@ impl Xdp {
         self.asm.bind(hung);
         self.shut(BypassReason::Hung, at::HUNG);
         self.asm.bind(bypass);
+        if let Some(decided) = self.decided {
+            self.count(&decided);
+        }
         self.around();
         if let Some((stage, routines)) = routines {
             stage.emit_routines(&mut self.asm, routines);
         }
+        if let (Some(decided), Some((stage, first_place))) = (self.decided, meter) {
+            stage.emit_routine(&mut self.asm, decided.routine, first_place)?;
+        }
         self.asm.finish(&Limits::default())
+    }
+
+    /// Has the frame counted as it came, and then this become of it.
+    fn count_and(&mut self, decided: &Decided, verdict: i32) {
+        // By a number that the verifier does not know, so that all ways of a frame are one to it.
+        self.push(&Insn::load_map_value(Reg::R1, decided.first_place, 0));
+        self.push(&[
+            Insn::load(op::DW, Reg::R1, Reg::R1, ZERO),
+            Insn::alu64(op::ADD, Reg::R1, verdict),
+            Insn::store(op::DW, Reg::FP, VERDICT, Reg::R1),
+            Insn::mov64(BEAT, 0),
+            Insn::mov64(GATE, 0),
+        ]);
+        self.asm.goto(decided.count);
+    }
+
+    /// Counts each frame that neither the flow cache nor the process forwards; falls through for the
+    /// bypass.
+    fn count(&mut self, decided: &Decided) {
+        let bypass = self.asm.label();
+        self.count_and(decided, 0);
+        self.asm.bind(decided.held_back);
+        self.push(&Insn::load_map_value(PAGE, STATE_MAP, 0));
+        self.count_and(decided, XDP_DROP);
+        self.asm.bind(decided.count);
+        self.push(&[
+            Insn::mov64(Reg::R1, CTX),
+            Insn::call(helper::XDP_GET_BUFF_LEN),
+            Insn::mov64(Reg::R2, Reg::R0),
+            Insn::mov64(Reg::R1, CTX),
+        ]);
+        self.asm.call(decided.routine);
+        self.push(&[Insn::load(op::DW, Reg::R0, Reg::FP, VERDICT)]);
+        self.asm.jump(Insn::jump64(op::JEQ, Reg::R0, 0), bypass);
+        self.push(&[Insn::exit()]);
+        self.asm.bind(bypass);
     }
 
     /// Passes the host's frames. Of a frame in several fragments the filter sees the first.
@@ -238,7 +312,10 @@ impl Xdp {
         emit_fragment(&mut self.asm, host.program(), &fragment)?;
         self.asm.bind(accept);
         self.push(&add(at::to_host(self.link)));
-        self.push(&[Insn::mov32(Reg::R0, XDP_PASS), Insn::exit()]);
+        match self.decided {
+            Some(decided) => self.count_and(&decided, XDP_PASS),
+            None => self.push(&[Insn::mov32(Reg::R0, XDP_PASS), Insn::exit()]),
+        }
         self.asm.bind(go_on);
         Ok(())
     }
@@ -265,7 +342,8 @@ impl Xdp {
         self.hung_if_stale();
         self.asm.bind(ask);
         self.push(&[Insn::store(op::DW, Reg::FP, SAVED_GATE, GATE)]);
-        flow_program::emit_lookup(&mut self.asm, self.link, spec, STATE_MAP);
+        let decided = self.decided.map(|it| [it.routine, it.held_back]);
+        flow_program::emit_lookup(&mut self.asm, self.link, spec, STATE_MAP, decided);
         // The cache has no entry. A later heartbeat is as good as the earlier one.
         self.push(&[Insn::load(op::DW, GATE, Reg::FP, SAVED_GATE)]);
         self.push(&Insn::load_map_value(PAGE, STATE_MAP, 0));
@@ -399,6 +477,14 @@ impl Xdp {
         ]);
         self.asm
             .jump(Insn::jump32(op::JNE, Reg::R0, XDP_REDIRECT), died);
+        if let Some(Decided { first_place, .. }) = self.decided {
+            self.push(&[
+                Insn::mov64(Reg::R1, CTX),
+                Insn::call(helper::XDP_GET_BUFF_LEN),
+            ]);
+            emit_handed(&mut self.asm, first_place);
+            self.push(&[Insn::mov32(Reg::R0, XDP_REDIRECT)]);
+        }
         self.push(&[Insn::exit()]);
     }
 

@@ -3,7 +3,7 @@
 use super::layout::PREFIX_LENGTHS_MAX;
 use super::maps::SUBSCRIBERS_MAX;
 use super::stage::MIRROR_PREFIXES_MAX;
-use crate::bpf::{AttachError, LoadError, MapError, ObjectError, PinError};
+use crate::bpf::{AttachError, LoadError, MapError, ObjectError, PinError, TestRunError};
 use std::io;
 use weir_filter::backend::ebpf::EmitError;
 use weir_filter::lang::expr;
@@ -103,6 +103,9 @@ pub enum MeterError {
     /// A program that is attached.
     #[error(transparent)]
     Object(#[from] ObjectError),
+    /// A program was not run for the process.
+    #[error(transparent)]
+    Run(#[from] TestRunError),
     /// A pin.
     #[error(transparent)]
     Pin(#[from] PinError),

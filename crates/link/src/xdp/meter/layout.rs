@@ -91,6 +91,10 @@ pub(super) mod at {
     pub(in crate::xdp::meter) const FLOW_IDLE: usize = 200;
     /// Which word of a cell says that a flow found no room, from its first one; 0: none.
     pub(in crate::xdp::meter) const AT_LEAST: usize = 208;
+    /// Frames that programs gave to the process before they were counted: packets, and bytes on the
+    /// wire; and of these those that were counted since.
+    pub(in crate::xdp::meter) const HANDED: usize = 216;
+    pub(in crate::xdp::meter) const TAKEN: usize = 232;
     /// [list][family][entry] {mask, mask, kind and length}: the longest first, ended by a zero.
     pub(in crate::xdp::meter) const PREFIXES: usize = 256;
     pub(in crate::xdp::meter) const PREFIX_BYTES: usize = 24;

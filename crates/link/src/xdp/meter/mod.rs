@@ -22,6 +22,10 @@
 //! - **End.** One store of the third word, without a row. The slot is used for another key only
 //!   after the next cut: until then a program may still compare the old key.
 //!
+//! A frame that a process translates is counted when its way is decided ([`Meter::translated_stage`]):
+//! then it has the subscriber's address. What the program gives to the process uncounted it notes, so
+//! that what a killed process had in hand is counted, too, as unattributed.
+//!
 //! A row's policy is words of its own: meters and quota that the stage changes, and limits that the
 //! process writes. Rates and quotas go on when the process has died, as they were last.
 //!
@@ -37,6 +41,7 @@ mod layout;
 mod maps;
 mod measures;
 mod policy;
+mod process;
 pub(super) mod program;
 mod stage;
 
@@ -44,6 +49,7 @@ pub use bank::{Banks, Cell, Cut, CutOwner};
 pub use error::MeterError;
 pub use layout::PREFIX_LENGTHS_MAX;
 pub use maps::{MeterSpec, SUBSCRIBERS_MAX};
+pub use process::{HandedFrames, ProcessCounter};
 pub(super) use stage::is_metered;
 pub use stage::{MIRROR_PREFIXES_MAX, MeterStage, MeterTap, MirrorUp};
 

@@ -13,7 +13,7 @@ use crate::xdp::abi::XDP_PASS;
 use crate::xdp::xsk::promiscuous;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
-use weir_filter::backend::ebpf::{Asm, EmitError, Insn, Limits, Reg};
+use weir_filter::backend::ebpf::{Asm, EmitError, Insn, Label, Limits, Reg};
 use weir_filter::lang::expr::Names;
 use weir_meter::{Direction, Key, services};
 use weir_wire::LinkType;
@@ -41,8 +41,18 @@ pub enum MirrorUp {
 /// The counting of one direction of a meter, or of both.
 #[derive(Clone, Debug)]
 pub struct MeterStage {
-    spec: Spec,
-    maps: Arc<Maps>,
+    pub(super) spec: Spec,
+    pub(super) maps: Arc<Maps>,
+    pub(super) when: When,
+}
+
+/// When a gate's program counts a frame.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum When {
+    /// Before all else.
+    Arrived,
+    /// When its way is decided, here or by the process.
+    Decided,
 }
 
 impl Meter {
@@ -99,6 +109,7 @@ impl Meter {
                 direction_of,
             },
             maps: self.maps.clone(),
+            when: When::Arrived,
         }
     }
 
@@ -128,6 +139,21 @@ impl MeterStage {
         first_place: u16,
     ) -> Result<Routines, EmitError> {
         program::emit(asm, &self.spec, At::Xdp, first_place)
+    }
+
+    /// Whether a frame is counted when its way is decided, not before all else.
+    pub(in crate::xdp) fn counts_decided(&self) -> bool {
+        self.when == When::Decided
+    }
+
+    /// Adds the stage as a routine: r1 is the context, r2 the bytes of the frame as it came.
+    pub(in crate::xdp) fn emit_routine(
+        &self,
+        asm: &mut Asm,
+        routine: Label,
+        first_place: u16,
+    ) -> Result<(), EmitError> {
+        program::emit_routine(asm, &self.spec, At::Routine, (routine, first_place))
     }
 
     pub(in crate::xdp) fn emit_routines(&self, asm: &mut Asm, routines: Routines) {

@@ -3,7 +3,7 @@
 mod flow_cache;
 mod report;
 
-use crate::cmd::meter::forwarding::{self as meter, Done, MeterArgs, Metering};
+use crate::cmd::meter::forwarding::{self as meter, Done, Links, MeterArgs, Metering};
 use crate::cmd::supervisor::{self, Supervised};
 use crate::error::{CliError, say};
 use crate::input::on_off::OnOff;
@@ -211,7 +211,9 @@ pub(crate) fn run(args: &Args) -> Result<(), CliError> {
         }
         metrics => metrics.transpose()?,
     };
-    let mut metering = args.metering.start(&[&args.a, &args.b], metrics.as_ref())?;
+    let mut metering = args
+        .metering
+        .start(Links::of(&[&args.a, &args.b]), metrics.as_ref())?;
     let show = Show { json, metrics };
     let ran = bridge(args, &stop, life, show, metering.as_mut());
     let ended = metering.map_or(Ok(()), |metering| {

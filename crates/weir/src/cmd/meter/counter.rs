@@ -37,7 +37,7 @@ use weir_meter::engine::Unit;
 use weir_meter::period::{Moment, Schedule};
 use weir_meter::radius::requests::RequestStats;
 use weir_meter::services::Services;
-use weir_meter::{SessionEvent, SessionEventKind, SessionInfo, SessionSource, Totals};
+use weir_meter::{Direction, SessionEvent, SessionEventKind, SessionInfo, SessionSource, Totals};
 
 /// Keys of a session on average, for which the kernel's table has room.
 const KEYS_OF_SESSION: usize = 2;
@@ -394,6 +394,18 @@ impl Counter {
 
     fn log(&mut self) -> &mut SessionLog {
         self.log.as_mut().expect("no thread of sessions runs")
+    }
+
+    /// Counts the frames that a killed process had in hand, and had not counted: of counters of other
+    /// configurations, and if they `are_left` of these.
+    pub(crate) fn settle_handed(&self, are_left: bool) -> Result<(), CliError> {
+        let settle = |meter: &Meter| meter.settle_handed(Direction::Down).map_err(CliError::run);
+        if are_left {
+            settle(&locked(&self.table).meter)?;
+        }
+        self.previous
+            .iter()
+            .try_for_each(|previous| settle(&previous.meter))
     }
 
     /// Starts the threads, when the programs count; `was_counting` says that those of an earlier

@@ -1,5 +1,5 @@
 //! Metering of links whose frames this process forwards: `--meter` of `weir bridge` and `weir route`,
-//! and `weir meter` with two interfaces.
+//! `[meter]` of the configurations of `weir route` and `weir run`, and `weir meter` with two interfaces.
 //!
 //! ```text
 //!  program at each link: counted ─► gate ─► bridge or router (this process's first thread)
@@ -10,7 +10,7 @@
 //! The programs count before the gate, so the counts do not depend on the forwarding thread, nor on
 //! this process. What the two threads share is a number: frames that were lost here.
 
-use super::counter::{Counter, View};
+use super::counter::Counter;
 use super::interfaces::Side;
 use super::live::{self, WAIT};
 use super::pins::Pins;
@@ -19,21 +19,24 @@ use super::{Args, configuration, policies, subscribers};
 use crate::error::{CliError, say};
 use crate::report::metrics::Metrics;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
+use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
+use weir_apps::chain::BoxConfig;
+use weir_apps::router::engine::config::MeterConfig;
 use weir_link::names::SystemNames;
 use weir_link::net::Interface;
-use weir_link::xdp::{Meter, MeterStage};
-use weir_meter::Direction;
+use weir_link::xdp::{Meter, MeterStage, ProcessCounter};
 use weir_meter::config::Config;
+use weir_meter::{Direction, KeyKind};
 use weir_tap::Tap;
 
 pub(crate) use super::counter::Done;
+pub(crate) use super::counter::View;
 
 /// Metering of the command's links.
-#[derive(clap::Args, Debug, Default)]
+#[derive(clap::Args, Clone, Debug, Default)]
 #[command(next_help_heading = "Metering")]
 pub(crate) struct MeterArgs {
     /// Meter the links by this configuration of a counter, whose `[[link]]` names
@@ -57,35 +60,137 @@ pub(crate) struct MeterArgs {
 }
 
 impl MeterArgs {
-    /// Prepares the counter of these links, in their order, if one is asked for. What it does is shown
-    /// among these metrics.
+    /// These options, or `[meter]` of the command's configuration, which is in `folder`.
+    pub(crate) fn or(
+        self,
+        config: Option<&MeterConfig>,
+        folder: &Path,
+    ) -> Result<MeterArgs, CliError> {
+        let Some(meter) = config else {
+            return Ok(self);
+        };
+        if self.meter.is_some() {
+            let why = "--meter: the configuration has [meter], too: leave one of them out";
+            return Err(CliError::refused(why));
+        }
+        if meter.no_store && meter.store.is_some() {
+            let why = "[meter]: with no_store = true there is no store: leave one of them out";
+            return Err(CliError::refused(why));
+        }
+        let path = |path: &String| folder.join(path);
+        Ok(MeterArgs {
+            meter: Some(path(&meter.config)),
+            store: meter.store.as_ref().map(path),
+            no_store: meter.no_store,
+            spool: meter.spool.as_ref().map(path),
+        })
+    }
+
+    fn args(&self) -> Option<Args> {
+        let (store, spool) = (self.store.as_deref(), self.spool.as_deref());
+        let file = self.meter.as_ref()?;
+        Some(Args::live(file, store, spool, self.no_store))
+    }
+
+    /// Prepares the counter of these links, if one is asked for. What it does is shown among these
+    /// metrics.
     pub(crate) fn start(
         &self,
-        interfaces: &[&str],
+        links: Links,
         metrics: Option<&Metrics>,
     ) -> Result<Option<Metering>, CliError> {
-        let Some(file) = &self.meter else {
-            return Ok(None);
-        };
-        let args = Args::live(
-            file,
-            self.store.as_deref(),
-            self.spool.as_deref(),
-            self.no_store,
-        );
-        Metering::start(args, interfaces, metrics.cloned()).map(Some)
+        let args = self.args();
+        let metering = args.map(|args| Metering::start(args, links, metrics.cloned()));
+        metering.transpose()
     }
 
     /// Checks the configuration of the counter of these links, if there is one.
-    pub(crate) fn check(&self, interfaces: &[&str]) -> Result<(), CliError> {
-        let Some(file) = &self.meter else {
+    pub(crate) fn check(&self, links: &Links) -> Result<(), CliError> {
+        let Some(args) = self.args() else {
             return Ok(());
         };
-        let args = Args::live(file, None, None, true);
         let (config, text) = configuration(&args, &SystemNames::new())?;
         subscribers(&args, &config, &text)?;
         live::supported(&config)?;
-        directions(&config, interfaces).map(drop)
+        links.check_translated(&config)?;
+        links.directions(&config).map(drop)
+    }
+}
+
+/// The links that are metered, in the order of the tap.
+#[derive(Clone, Debug)]
+pub(crate) struct Links {
+    names: Vec<String>,
+    /// The link to the outside, if that is known beside the counter's configuration.
+    outside: Option<usize>,
+    /// Frames of the outside have the subscribers' addresses behind the stages alone.
+    is_translated: bool,
+}
+
+impl Links {
+    /// Links of which the counter's configuration says on which side they are.
+    pub(crate) fn of(interfaces: &[&str]) -> Links {
+        Links {
+            names: interfaces.iter().map(|&name| name.to_owned()).collect(),
+            outside: None,
+            is_translated: false,
+        }
+    }
+
+    /// The links of a chain.
+    pub(crate) fn of_chain(config: &BoxConfig) -> Links {
+        let links = config.router.links.iter();
+        Links {
+            names: links.map(|link| link.name.clone()).collect(),
+            outside: Some(config.outside),
+            is_translated: config.hides_inside(),
+        }
+    }
+
+    fn names(&self) -> Vec<&str> {
+        self.names.iter().map(String::as_str).collect()
+    }
+
+    /// Which way the frames go that come in at each link.
+    fn directions(&self, config: &Config) -> Result<Vec<Direction>, CliError> {
+        let names = self.names();
+        let Some(outside) = self.outside else {
+            return directions(config, &names);
+        };
+        let mut known = vec![Direction::Up; names.len()];
+        known[outside] = Direction::Down;
+        if !config.links.is_empty() && directions(config, &names)? != known {
+            return Err(CliError::refused(format!(
+                "[[link]]: with outside = \"{}\" all other links are inside: say the same here, or \
+                 leave [[link]] out",
+                names[outside]
+            )));
+        }
+        Ok(known)
+    }
+
+    /// Refuses what cannot be counted of frames whose addresses stages change.
+    fn check_translated(&self, config: &Config) -> Result<(), CliError> {
+        if !self.is_translated {
+            return Ok(());
+        }
+        if !config.policies.is_empty() {
+            return Err(CliError::refused(
+                "[policy]: with a stage that translates or protects, frames of the outside have a \
+                 subscriber only behind the stages, too late for rates and quotas of the meter: leave \
+                 [policy] out; a stage `police` limits all subscribers together",
+            ));
+        }
+        let by_link =
+            |kind: &&KeyKind| !matches!(kind, KeyKind::Ipv4 | KeyKind::Ipv6 | KeyKind::Prefix);
+        if let Some(kind) = config.keys.iter().find(by_link) {
+            return Err(CliError::refused(format!(
+                "keys: \"{}\": with a stage that translates or protects, frames of the outside have \
+                 the subscriber's address alone: use \"ipv4\", \"ipv6\" and \"prefix\"",
+                kind.name()
+            )));
+        }
+        Ok(())
     }
 }
 
@@ -160,9 +265,13 @@ enum ForwardingEvent {
 /// A counter beside the forwarding.
 pub(crate) struct Metering {
     stages: Vec<MeterStage>,
+    /// The link whose frames are counted with the addresses that stages give them.
+    translated: Option<usize>,
     events: Sender<ForwardingEvent>,
     thread: JoinHandle<Result<Done, CliError>>,
     lost: Arc<AtomicU64>,
+    /// The counter's state as it was shown last.
+    shown: Arc<Mutex<View>>,
     is_attached: bool,
     /// That the counter has ended was said.
     is_said: bool,
@@ -172,10 +281,10 @@ impl Metering {
     /// Starts the counter, up to where frames may be counted.
     pub(super) fn start(
         args: Args,
-        interfaces: &[&str],
+        links: Links,
         metrics: Option<Metrics>,
     ) -> Result<Metering, CliError> {
-        let names: Vec<String> = interfaces.iter().map(|&name| name.to_owned()).collect();
+        let translated = links.outside.filter(|_| links.is_translated);
         let (events, received) = mpsc::channel();
         let (give, stages) = mpsc::channel();
         let lost = Arc::new(AtomicU64::new(0));
@@ -183,17 +292,20 @@ impl Metering {
             now: lost.clone(),
             recorded: 0,
         };
-        let watchers = Watchers::new(&args, metrics)?;
+        let shown = Arc::default();
+        let watchers = Watchers::new(&args, metrics)?.and_to(&shown);
         let thread = std::thread::Builder::new()
             .name("meter".to_owned())
-            .spawn(move || run(&args, &names, losses, watchers, &give, &received))
+            .spawn(move || run(&args, &links, losses, watchers, &give, &received))
             .map_err(|error| CliError::run(format!("cannot start the counter: {error}")))?;
         match stages.recv() {
             Ok(stages) => Ok(Metering {
                 stages,
+                translated,
                 events,
                 thread,
                 lost,
+                shown,
                 is_attached: false,
                 is_said: false,
             }),
@@ -210,6 +322,13 @@ impl Metering {
         &self.stages
     }
 
+    /// What counts frames of the outside link behind the stages, if they are counted there.
+    pub(crate) fn process_counter(&self) -> Result<Option<ProcessCounter>, CliError> {
+        let stage = self.translated.map(|link| &self.stages[link]);
+        let counter = stage.map(ProcessCounter::new).transpose();
+        counter.map_err(CliError::run)
+    }
+
     /// To be called when frames flow, and then now and again.
     pub(crate) fn look(&mut self, tap: &Tap) {
         if !std::mem::replace(&mut self.is_attached, true) {
@@ -224,6 +343,11 @@ impl Metering {
                  is said at the end, and the next start records them",
             );
         }
+    }
+
+    /// The counter's state, not older than a second; at the [end](Self::end), the last one.
+    pub(crate) fn shown(&self) -> Arc<Mutex<View>> {
+        self.shown.clone()
     }
 
     /// Ends the counter with the forwarding, which has left the programs at the links, or not.
@@ -263,7 +387,7 @@ impl Losses {
 /// The counter's thread.
 fn run(
     args: &Args,
-    interfaces: &[String],
+    links: &Links,
     losses: Losses,
     mut watchers: Watchers,
     give: &Sender<Vec<MeterStage>>,
@@ -275,9 +399,10 @@ fn run(
     let (config, text) = configuration(args, &names)?;
     let subscribers = subscribers(args, &config, &text)?;
     drop(text);
-    let interfaces: Vec<&str> = interfaces.iter().map(String::as_str).collect();
-    let directions = directions(&config, &interfaces)?;
+    let interfaces = links.names();
+    let directions = links.directions(&config)?;
     live::supported(&config)?;
+    links.check_translated(&config)?;
     live::check_sizes(&config, subscribers.len())?;
     let pins = Pins::of(&interfaces)?;
     let mut counter = Counter::open(args.stores(), &config, &subscribers, &names, pins)?;
@@ -288,7 +413,13 @@ fn run(
     counter.restore(&subscribers, |event| sources.restore(event))?;
     drop(subscribers);
     policies::warn_of_portal(&config);
-    let stages = |meter: &Meter| directions.iter().map(|way| meter.stage(*way)).collect();
+    let stages = |meter: &Meter| {
+        let stage = |way: &Direction| match (links.is_translated, way) {
+            (true, Direction::Down) => meter.translated_stage(*way),
+            _ => meter.stage(*way),
+        };
+        directions.iter().map(stage).collect()
+    };
     // The receiver waits for them.
     let _ = give.send(counter.with_meter(stages));
     let was_counting = match received.recv() {
@@ -311,6 +442,8 @@ fn run(
         })
     });
     let sides = sides.collect::<Result<Vec<_>, CliError>>()?;
+    // Where stages translate, the forwarding has done so before the first frame came.
+    counter.settle_handed(!links.is_translated)?;
     let running = counter.start(was_counting, sides, sources)?;
     let with_losses = |view| View {
         lost_inside: Some(lost.load(Ordering::Relaxed)),

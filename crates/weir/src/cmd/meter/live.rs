@@ -12,7 +12,7 @@ use super::Args;
 use super::control::Control;
 use super::counter::{Counter, Done, spec};
 use super::feed::Sources;
-use super::forwarding::{self, Metering};
+use super::forwarding::{self, Links, Metering};
 use super::interfaces::Side;
 use super::pins::Pins;
 use super::quotas::AccessServers;
@@ -150,7 +150,7 @@ fn wire(config: &Config) -> Option<[&str; 2]> {
 fn in_the_wire(args: &Args, config: &Config, inside: &str, outside: &str) -> Result<(), CliError> {
     supported(config)?;
     let metrics = args.metrics.map(Metrics::serve).transpose()?;
-    let metering = Metering::start(args.clone(), &[inside, outside], metrics.clone())?;
+    let metering = Metering::start(args.clone(), Links::of(&[inside, outside]), metrics.clone())?;
     let done = bridge::in_the_wire(inside, outside, metering, metrics)?;
     print(args, &done)
 }

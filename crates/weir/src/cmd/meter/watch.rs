@@ -5,6 +5,7 @@ use super::counter::View;
 use crate::error::CliError;
 use crate::report::metrics::{Exposition, Metrics, label};
 use crate::report::stats_file::StatsFile;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 /// Interval of reports.
@@ -14,6 +15,7 @@ const INTERVAL: Duration = Duration::from_secs(1);
 pub(super) struct Watchers {
     metrics: Option<Metrics>,
     json: Option<StatsFile>,
+    beside: Option<Arc<Mutex<View>>>,
     shown: Option<Instant>,
 }
 
@@ -24,13 +26,22 @@ impl Watchers {
         Ok(Watchers {
             metrics,
             json: json.transpose()?,
+            beside: None,
             shown: None,
         })
     }
 
+    /// Shows it there as well, for another thread.
+    pub(super) fn and_to(self, beside: &Arc<Mutex<View>>) -> Watchers {
+        Watchers {
+            beside: Some(beside.clone()),
+            ..self
+        }
+    }
+
     /// Shows it once a second.
     pub(super) fn show(&mut self, view: impl FnOnce() -> View) {
-        let is_wanted = self.metrics.is_some() || self.json.is_some();
+        let is_wanted = self.metrics.is_some() || self.json.is_some() || self.beside.is_some();
         if !is_wanted || self.shown.is_some_and(|at| at.elapsed() < INTERVAL) {
             return;
         }
@@ -39,6 +50,7 @@ impl Watchers {
         if let Some(metrics) = &self.metrics {
             metrics.show(prometheus(&view));
         }
+        self.put(&view);
         if let Some(json) = &mut self.json {
             // A full disk, or a reader that has gone: the next report may succeed.
             let _ = json.write(&view);
@@ -47,9 +59,16 @@ impl Watchers {
 
     /// Shows the end.
     pub(super) fn end(self, view: &View) -> Result<(), CliError> {
+        self.put(view);
         match self.json {
             Some(json) => json.end(view),
             None => Ok(()),
+        }
+    }
+
+    fn put(&self, view: &View) {
+        if let Some(beside) = &self.beside {
+            *beside.lock().unwrap_or_else(PoisonError::into_inner) = view.clone();
         }
     }
 }

@@ -31,12 +31,22 @@ struct Seen {
     steps: Vec<(String, String)>,
     /// The entry, and the frame that made it.
     entry: Option<(u64, Composed)>,
+    /// The address by which a meter attributes the last frame, if there is one.
+    metered: Option<IpAddr>,
+}
+
+/// Where the addresses are by which a meter attributes frames of the outside.
+#[derive(Clone, Copy)]
+enum Metered {
+    AsTheyCome,
+    BehindTheStages,
 }
 
 /// The flows of a capture.
 struct Explained {
     chain: Chain,
     kinds: Vec<&'static str>,
+    meter: Option<Metered>,
     flows: HashMap<(Direction, Flow), Seen>,
     /// In the order of their first frames.
     order: Vec<(Direction, Flow)>,
@@ -60,6 +70,13 @@ pub(super) fn explain(
     let mut explained = Explained {
         chain,
         kinds,
+        meter: config.router.meter.as_ref().map(|_| {
+            if config.hides_inside() {
+                Metered::BehindTheStages
+            } else {
+                Metered::AsTheyCome
+            }
+        }),
         flows: HashMap::new(),
         order: Vec::new(),
         translated: HashMap::new(),
@@ -129,21 +146,25 @@ impl Explained {
             self.translated.insert(flow, (now.src, now.src_port));
         }
         let entry = self.chain.compose(packet.trace(), direction);
+        let metered = self.meter.map(|meter| match (direction, meter) {
+            (Direction::Outward, _) => came.src,
+            (Direction::Inward, Metered::AsTheyCome) => came.dst,
+            (Direction::Inward, Metered::BehindTheStages) => packet.flow().unwrap_or(came).dst,
+        });
         // Here these have no reader.
         while self.chain.withdrawn().is_some() {}
         while self.chain.next_line().is_some() {}
         self.chain.take_sent();
-        self.note(direction, came, steps, entry);
+        let seen = Seen {
+            frames: 1,
+            steps,
+            entry: entry.map(|entry| (1, entry)),
+            metered,
+        };
+        self.note((direction, came), seen);
     }
 
-    fn note(
-        &mut self,
-        direction: Direction,
-        flow: Flow,
-        steps: Vec<(String, String)>,
-        entry: Option<Composed>,
-    ) {
-        let key = (direction, flow);
+    fn note(&mut self, key: (Direction, Flow), last: Seen) {
         if !self.flows.contains_key(&key) {
             if self.flows.len() >= FLOWS_MAX {
                 self.more += 1;
@@ -153,9 +174,10 @@ impl Explained {
         }
         let seen = self.flows.entry(key).or_default();
         seen.frames += 1;
-        seen.steps = steps;
+        seen.steps = last.steps;
+        seen.metered = last.metered;
         if seen.entry.is_none() {
-            seen.entry = entry.map(|entry| (seen.frames, entry));
+            seen.entry = last.entry.map(|(_, entry)| (seen.frames, entry));
         }
     }
 
@@ -166,6 +188,13 @@ impl Explained {
             writeln!(out, "{flow} {direction}, {} frames", seen.frames)?;
             for (stage, did) in &seen.steps {
                 writeln!(out, "  stage {stage}: {did}")?;
+            }
+            if let Some(address) = seen.metered {
+                let way = match direction {
+                    Direction::Outward => "up",
+                    Direction::Inward => "down",
+                };
+                writeln!(out, "  metered {way} for {address}")?;
             }
             match &seen.entry {
                 None => writeln!(out, "  no entry: each frame comes to the stages")?,

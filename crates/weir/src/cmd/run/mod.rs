@@ -10,6 +10,7 @@ mod report;
 mod servers;
 mod state;
 
+use crate::cmd::meter::forwarding::{self as meter, Links, MeterArgs, Metering, View};
 use crate::cmd::supervisor::{self, Supervised};
 use crate::config::{self, Wrong};
 use crate::error::{CliError, say};
@@ -29,6 +30,7 @@ use state::StateMemory;
 use std::net::IpAddr;
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use weir_apps::chain::BoxConfig;
 use weir_apps::router::engine::config::{ConfigError as RouterError, FILE_BYTES_MAX};
@@ -44,7 +46,8 @@ use weir_tap::{Bypass, FLOW_ENTRIES_MAX, FlowCacheConfig, FlowKind, Tap};
 /// The configuration is that of a router (docs/reference/router.md), with the
 /// link that is the outside, and the stages between router and outside, in
 /// order: `mark`, `drop`, `police`, `nat`, `balance`, `ipsec`. A link may have a
-/// scheduler of what leaves it. docs/reference/box.md explains each key.
+/// scheduler of what leaves it, and a meter may count who used what.
+/// docs/reference/box.md explains each key.
 #[derive(clap::Args, Debug)]
 #[command(after_help = "\
 Examples:
@@ -253,13 +256,18 @@ fn live(
     let failure = |error| source.failure(error);
     if args.clean {
         let links = config.router.links.iter();
-        return clean(source, &links.map(|link| &*link.name).collect::<Vec<_>>());
+        let links: Vec<&str> = links.map(|link| &*link.name).collect();
+        clean(source, &links)?;
+        return meter::clean(&links);
     }
+    let metering = MeterArgs::default().or(config.router.meter.as_ref(), directory)?;
+    let metered = Links::of_chain(&config);
     if args.restart && !args.supervised && !is_check {
         // Mistakes are said at once, by one process.
         let own = own_addresses(&config).map_err(failure)?;
         let sa_file = SaFile::of(&config, &own, directory);
         chain(source, &config, &own, sa_file.as_ref(), Instant::now())?;
+        metering.check(&metered)?;
         return supervisor::supervise(Supervised::Chain, None);
     }
     let mut life = if args.supervised {
@@ -287,6 +295,7 @@ fn live(
     let tap = tap(args, bypass, &config);
     if is_check {
         router::check(&config.router).map_err(failure)?;
+        metering.check(&metered)?;
         return stdout::text(&format!("{}: good\n", source.name));
     }
     let log = log::sink(&config, directory)?;
@@ -315,13 +324,24 @@ fn live(
         ShutdownSignal::watch_hangup_too()?
     };
     let rereader = sa_file.map(Rereader::watch).transpose()?;
+    let mut metering = life.during(|| metering.start(metered, metrics.as_ref()))?;
+    let counter = match &metering {
+        Some(metering) => metering.process_counter()?,
+        None => None,
+    };
+    let meters = metering
+        .as_ref()
+        .map_or(Vec::new(), |metering| metering.stages().to_vec());
     let mut teller = Teller {
         life,
         longest: MtuWarnings::default(),
         json,
         metrics,
+        meter: metering.as_ref().map(Metering::shown),
         is_ready: false,
+        is_unmetered_said: false,
         last: None,
+        end: None,
     };
     let stages = Stages {
         chain,
@@ -329,15 +349,19 @@ fn live(
         began,
         log,
         shapers,
+        counter,
     };
     let ran = router::run_through(
         &config.router,
         tap,
-        &[],
+        &meters,
         Some(stages),
         args.tap.restore,
         vec![stop.wakes()?],
         |view| {
+            if let Some(metering) = &mut metering {
+                metering.look(view.tap);
+            }
             let asked = stop.is_requested();
             if asked {
                 teller.life.stopping();
@@ -362,8 +386,24 @@ fn live(
             }
         },
     );
-    teller.life.end(ran.is_ok());
+    let Teller {
+        life,
+        json,
+        meter: shown,
+        end,
+        ..
+    } = teller;
+    life.end(ran.is_ok());
+    // Frames that pass the host by are not counted any more.
+    let stays = bypass != Bypass::Kernel && !args.tap.restore;
+    let metered = metering.map_or(Ok(()), |metering| metering.end(stays).map(drop));
+    if let (Some(file), Some(report)) = (json, end)
+        && let Err(error) = file.end(&report.with_meter(shown.as_ref()))
+    {
+        say(&format!("weir: {error}"));
+    }
     ran.map_err(failure)?;
+    metered?;
     if bypass == Bypass::Drop && !args.supervised {
         let links = config.router.links.iter().map(|link| &*link.name);
         say(&format!(
@@ -427,8 +467,13 @@ struct Teller {
     longest: MtuWarnings,
     json: Option<StatsFile>,
     metrics: Option<Metrics>,
+    /// The counter's state, if there is one.
+    meter: Option<Arc<Mutex<View>>>,
     is_ready: bool,
+    is_unmetered_said: bool,
     last: Option<Instant>,
+    /// The report of the end.
+    end: Option<Report>,
 }
 
 impl Teller {
@@ -449,18 +494,20 @@ impl Teller {
         }
         self.life.beat();
         self.longest.warn(view.tap);
+        if view.unmetered > 0 && !std::mem::replace(&mut self.is_unmetered_said, true) {
+            say(
+                "weir: the kernel does not meter all frames of the outside behind the stages: they \
+                 count as unattributed",
+            );
+        }
         if view.is_last {
-            if let Some(file) = self.json.take()
-                && let Err(error) = file.end(&Report::new(view))
-            {
-                say(&format!("weir: {error}"));
-            }
+            self.end = Some(Report::new(view));
             return;
         }
         let is_due = self.last.is_none_or(|last| now - last >= REPORT_INTERVAL);
         if is_due && (self.json.is_some() || self.metrics.is_some()) {
             self.last = Some(now);
-            let report = Report::new(view);
+            let report = Report::new(view).with_meter(self.meter.as_ref());
             if let Some(file) = &mut self.json {
                 // If the write fails now, the one at the end may succeed.
                 let _ = file.write(&report);

@@ -1,10 +1,12 @@
 //! The report of a chain: as JSON, and as metrics.
 
+use crate::cmd::meter::forwarding::View;
 use crate::cmd::shape::report::Queues;
 use crate::report::flow_cache::FlowCacheReport;
 use crate::report::metrics::{CounterOf, Exposition, label, labels};
 use serde::Serialize;
 use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
 use weir_apps::router::Snapshot;
 use weir_chain::Chain;
 
@@ -22,6 +24,9 @@ pub(super) struct Report {
     drops: BTreeMap<&'static str, u64>,
     /// The frames that the kernel treated by itself, which no other count has.
     flow_cache: Option<FlowCacheReport>,
+    /// The meter's counter, as `weir meter --stats-json` shows it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    meter: Option<View>,
 }
 
 #[derive(Serialize)]
@@ -46,6 +51,7 @@ struct Stage {
 }
 
 impl Report {
+    /// That of this view, without the meter.
     pub(super) fn new(view: &Snapshot<'_>) -> Report {
         let counters = view.router.counters();
         let links = view.names.iter().zip(view.tap.links());
@@ -86,6 +92,18 @@ impl Report {
             hung: view.tap.counts().hung,
             drops: view.dropped().filter(|(_, count)| *count > 0).collect(),
             flow_cache: view.tap.flow_cache_stats().map(|fast| fast.counts().into()),
+            meter: None,
+        }
+    }
+}
+
+impl Report {
+    /// With the counter's state, if there is one.
+    pub(super) fn with_meter(self, meter: Option<&Arc<Mutex<View>>>) -> Report {
+        let view = meter.map(|view| view.lock().unwrap_or_else(PoisonError::into_inner).clone());
+        Report {
+            meter: view,
+            ..self
         }
     }
 }

@@ -52,14 +52,23 @@ mod place {
 
 /// Appends the flow cache's code. On entry r6 is the frame's context and [`NOW`] the time. The code
 /// falls through if the application must decide; r6 and [`CALLER_SAVED`] are then preserved, all
-/// other registers lost. `state` is the index of the shared page's map.
-pub(in crate::xdp) fn emit_lookup(asm: &mut Asm, link: u32, spec: &FlowProgramSpec, state: u16) {
+/// other registers lost. `state` is the index of the shared page's map; `decided` has a routine that
+/// counts a frame as it is sent, of which r1 is the context and r2 the bytes that came, and where one
+/// goes that is dropped before.
+pub(in crate::xdp) fn emit_lookup(
+    asm: &mut Asm,
+    link: u32,
+    spec: &FlowProgramSpec,
+    state: u16,
+    decided: Option<[Label; 2]>,
+) {
     let [pass_to_userspace, hit, out] = [(); 3].map(|()| asm.label());
     let mut emit = Emit {
         asm,
         link,
         pass_to_userspace,
         spec,
+        decided,
     };
     emit.find_frame();
     emit.within(IP, pass_to_userspace);
@@ -84,6 +93,8 @@ struct Emit<'a> {
     link: u32,
     pass_to_userspace: Label,
     spec: &'a FlowProgramSpec,
+    /// The routine that counts a frame, and where one goes that is dropped uncounted.
+    decided: Option<[Label; 2]>,
 }
 
 /// A number in network byte order, as a load of the frame returns it.
@@ -110,6 +121,20 @@ impl Emit<'_> {
             Insn::alu64(op::ADD, Reg::R1, i32::from(bytes)),
         ]);
         self.asm.jump(Insn::jump64(op::JGT, Reg::R1, END), label);
+    }
+
+    /// Counts the frame as it is now, if frames are counted here; [`LEN`] has the bytes that came.
+    fn count(&mut self) {
+        if let Some([routine, _]) = self.decided {
+            // All ways here are one to the verifier: it follows the routine once.
+            self.push(&[
+                Insn::mov64(FRAME, 0),
+                Insn::mov64(END, 0),
+                Insn::mov64(Reg::R1, CTX),
+                Insn::load(op::DW, Reg::R2, Reg::FP, LEN),
+            ]);
+            self.asm.call(routine);
+        }
     }
 
     fn load(&mut self, size: u8, to: Reg, at: i16) {

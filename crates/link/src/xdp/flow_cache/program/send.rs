@@ -69,6 +69,7 @@ impl Emit<'_> {
     pub(super) fn send(&mut self) {
         let [dropped, count, done] = [(); 3].map(|()| self.asm.label());
         const VERDICT: Reg = FRAME;
+        self.count();
         self.push(&[Insn::load(op::W, Reg::R1, ENTRY, value::HOW)]);
         for drop in [value::DROP, value::DROP_FLOW] {
             self.asm.jump(Insn::jump64(op::JEQ, Reg::R1, drop), dropped);

@@ -162,11 +162,11 @@ impl Emit<'_> {
         self.asm.jump(Insn::jump64(op::JNE, Reg::R3, 0), counted);
         self.push(&[atomic_add(Reg::R5, at::HELD_BACK_ENTRIES as i16, Reg::R1)]);
         self.asm.bind(counted);
-        self.push(&[
-            Insn::store(op::DW, SLOT, slot::HELD_BACK, Reg::R1),
-            Insn::mov64(Reg::R0, XDP_DROP),
-            Insn::exit(),
-        ]);
+        self.push(&[Insn::store(op::DW, SLOT, slot::HELD_BACK, Reg::R1)]);
+        match self.decided {
+            Some([_, held_back]) => self.asm.goto(held_back),
+            None => self.push(&[Insn::mov64(Reg::R0, XDP_DROP), Insn::exit()]),
+        }
         self.asm.bind(patient);
     }
 }

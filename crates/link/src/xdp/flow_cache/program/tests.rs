@@ -35,7 +35,7 @@ impl Kernel {
         asm.push(Insn::mov64(CTX, Reg::R1));
         asm.push(Insn::call(KTIME_GET_COARSE_NS));
         asm.push(Insn::store(op::DW, Reg::FP, NOW, Reg::R0));
-        emit_lookup(&mut asm, 0, &flows.spec(false), 0);
+        emit_lookup(&mut asm, 0, &flows.spec(false), 0, None);
         asm.push(Insn::mov64(Reg::R0, XDP_PASS));
         asm.push(Insn::exit());
         let insns = asm.finish(&Limits::default()).unwrap();

@@ -1,7 +1,7 @@
 //! Adds the frame to its cell and to the totals of its CPU.
 
 use super::super::layout::{CELL_BYTES, place};
-use super::{Emit, Routines, stack};
+use super::{At, Emit, Routines, stack};
 use crate::xdp::abi::{PROCESSOR_ID, atomic_add};
 use weir_filter::backend::ebpf::{EmitError, Insn, Label, Reg, helper, op};
 
@@ -80,6 +80,11 @@ impl Emit<'_> {
     /// Adds to two words of the total r0.
     fn add_to_total(&mut self, first: i16) {
         for (at, with) in [(first, PACKETS), (first + 8, BYTES)] {
+            if self.hook == At::Process {
+                // One instruction: a program at a hook may come in between two.
+                self.push(&[atomic_add(Reg::R0, at, with)]);
+                continue;
+            }
             self.push(&[
                 Insn::load(op::DW, Reg::R1, Reg::R0, at),
                 Insn::alu64(op::ADD, Reg::R1, with),

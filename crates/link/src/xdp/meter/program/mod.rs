@@ -18,6 +18,9 @@ mod find;
 mod measure;
 mod parse;
 mod police;
+mod process;
+
+pub(in crate::xdp) use process::{count_program, emit_handed, settle_program};
 
 use super::layout::{at, kind, place};
 use super::measures::Measured;
@@ -25,6 +28,9 @@ use crate::xdp::abi::{DATA, DATA_END};
 use weir_filter::backend::ebpf::{Asm, EmitError, Insn, Label, Reg, helper, op};
 use weir_filter::ir::Program as Filter;
 use weir_meter::Direction;
+
+/// Where the first map of a stage has a word that is zero, which the verifier does not know.
+pub(in crate::xdp) const ZERO: i16 = at::ZERO as i16;
 
 const CTX: Reg = Reg::R6;
 const FRAME: Reg = Reg::R7;
@@ -94,6 +100,11 @@ mod transport {
 pub(in crate::xdp) enum At {
     Xdp,
     Tc,
+    /// In a routine of a program at XDP, which says how long the frame was when it came.
+    Routine,
+    /// As [`Routine`](At::Routine), of a program that a process runs by a system call: other
+    /// programs of the CPU may interrupt it.
+    Process,
 }
 
 /// The parameters of a stage.
@@ -180,6 +191,18 @@ pub(in crate::xdp) struct Routines {
     first_place: u16,
 }
 
+impl Routines {
+    fn new(asm: &mut Asm, first_place: u16) -> Routines {
+        Routines {
+            find: asm.label(),
+            claim: asm.label(),
+            charge: asm.label(),
+            flow: asm.label(),
+            first_place,
+        }
+    }
+}
+
 /// Adds the stage. The context is in r1 before and in r6 after it; all other registers are lost.
 /// The stage's maps begin at `first_place`.
 pub(in crate::xdp) fn emit(
@@ -188,13 +211,7 @@ pub(in crate::xdp) fn emit(
     hook: At,
     first_place: u16,
 ) -> Result<Routines, EmitError> {
-    let routines = Routines {
-        find: asm.label(),
-        claim: asm.label(),
-        charge: asm.label(),
-        flow: asm.label(),
-        first_place,
-    };
+    let routines = Routines::new(asm, first_place);
     let mut emit = Emit {
         asm,
         spec,
@@ -216,6 +233,21 @@ pub(in crate::xdp) fn emit(
     emit.count(&routines)?;
     emit.act();
     Ok(routines)
+}
+
+/// Adds the stage as a routine at `routine`, for a program that counts a frame when it has decided:
+/// r1 is the context, and r2 the bytes of the frame as it came.
+pub(in crate::xdp) fn emit_routine(
+    asm: &mut Asm,
+    spec: &Spec,
+    hook: At,
+    (routine, first_place): (Label, u16),
+) -> Result<(), EmitError> {
+    asm.bind(routine);
+    let routines = emit(asm, spec, hook, first_place)?;
+    asm.extend([Insn::mov64(Reg::R0, 0), Insn::exit()]);
+    emit_routines(asm, spec, routines);
+    Ok(())
 }
 
 /// Adds the routines of a stage that was emitted.
@@ -321,7 +353,7 @@ impl Emit<'_> {
 
     fn load_frame(&mut self) {
         let (data, end) = match self.hook {
-            At::Xdp => (DATA, DATA_END),
+            At::Xdp | At::Routine | At::Process => (DATA, DATA_END),
             At::Tc => (skb::DATA, skb::DATA_END),
         };
         self.push(&[
@@ -404,12 +436,13 @@ impl Emit<'_> {
     /// Bank, lengths, and the first piece of the frame.
     fn begin(&mut self) {
         self.push(&[Insn::mov64(CTX, Reg::R1)]);
-        self.value_of(Reg::R2, place::CONTROL);
-        self.push(&[
-            Insn::load(op::DW, Reg::R2, Reg::R2, at::BANK as i16),
-            Insn::alu64(op::AND, Reg::R2, 1),
-            Insn::store(op::DW, Reg::FP, stack::BANK, Reg::R2),
-        ]);
+        if matches!(self.hook, At::Routine | At::Process) {
+            self.push(&[
+                Insn::store(op::DW, Reg::FP, stack::WIRE, Reg::R2),
+                Insn::store(op::DW, Reg::FP, stack::LENGTH, Reg::R2),
+            ]);
+        }
+        self.choose_bank();
         self.set(stack::PACKETS, 1);
         for field in [stack::IP_BYTES, stack::START, stack::OUTER, stack::INNER] {
             self.set(field, 0);
@@ -438,9 +471,20 @@ impl Emit<'_> {
                 Insn::store(op::DW, Reg::FP, stack::WIRE, Reg::R0),
                 Insn::store(op::DW, Reg::FP, stack::LENGTH, Reg::R0),
             ]),
+            At::Routine | At::Process => {}
             At::Tc => return self.begin_skb(),
         }
         self.load_frame();
+    }
+
+    /// Stores the bank to count in.
+    fn choose_bank(&mut self) {
+        self.value_of(Reg::R2, place::CONTROL);
+        self.push(&[
+            Insn::load(op::DW, Reg::R2, Reg::R2, at::BANK as i16),
+            Insn::alu64(op::AND, Reg::R2, 1),
+            Insn::store(op::DW, Reg::FP, stack::BANK, Reg::R2),
+        ]);
     }
 
     fn begin_skb(&mut self) {

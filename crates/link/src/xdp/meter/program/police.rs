@@ -217,7 +217,7 @@ impl Emit<'_> {
         self.jump(op::JEQ, Reg::R1, entry::PORTAL, portal);
         self.asm.bind(drop);
         let dropped = match self.hook {
-            At::Xdp => XDP_DROP,
+            At::Xdp | At::Routine | At::Process => XDP_DROP,
             At::Tc => TC_ACT_SHOT,
         };
         self.push(&[Insn::mov32(Reg::R0, dropped), Insn::exit()]);
@@ -261,7 +261,7 @@ impl Emit<'_> {
             Insn::alu64(op::OR, Reg::R4, Reg::R9),
         ]);
         match self.hook {
-            At::Xdp => self.push(&[
+            At::Xdp | At::Routine | At::Process => self.push(&[
                 Insn::store(op::B, FRAME, 1, Reg::R4),
                 // RFC 1624 equation 3.
                 Insn::load(op::H, Reg::R5, FRAME, 10),
@@ -312,7 +312,9 @@ impl Emit<'_> {
             Insn::to_be(Reg::R4, 16),
         ]);
         match self.hook {
-            At::Xdp => self.push(&[Insn::store(op::H, FRAME, 0, Reg::R4)]),
+            At::Xdp | At::Routine | At::Process => {
+                self.push(&[Insn::store(op::H, FRAME, 0, Reg::R4)])
+            }
             At::Tc => {
                 self.push(&[
                     Insn::store(op::H, Reg::FP, stack::NOW, Reg::R4),
