@@ -100,6 +100,8 @@ fn sessions_go_on_after_an_orderly_restart_and_not_after_a_kill() {
     let ended = running.end();
     assert_eq!(ended.code, Some(0), "{ended:?}");
     assert!(!ended.stderr.contains("without the earlier"), "{ended:?}");
+    let shut = ended.stderr.matches("are dropped until weir runs").count();
+    assert_eq!(shut, 1, "{ended:?}");
 }
 
 /// The log cannot be opened, which a start notices after it has taken the sessions.

@@ -266,9 +266,12 @@ fn live(
         // Mistakes are said at once, by one process.
         let own = own_addresses(&config).map_err(failure)?;
         let sa_file = SaFile::of(&config, &own, directory);
-        chain(source, &config, &own, sa_file.as_ref(), Instant::now())?;
+        let chain = chain(source, &config, &own, sa_file.as_ref(), Instant::now())?;
+        let bypass = bypass(args.bypass, &chain)?;
         metering.check(&metered)?;
-        return supervisor::supervise(Supervised::Chain, None);
+        supervisor::supervise(Supervised::Chain, None)?;
+        say_if_shut(bypass, &config);
+        return Ok(());
     }
     let mut life = if args.supervised {
         supervisor::obey()?
@@ -404,7 +407,16 @@ fn live(
     }
     ran.map_err(failure)?;
     metered?;
-    if bypass == Bypass::Drop && !args.supervised {
+    // Else the supervisor says it.
+    if !args.supervised {
+        say_if_shut(bypass, &config);
+    }
+    Ok(())
+}
+
+/// Says at the end that the links stay shut.
+fn say_if_shut(bypass: Bypass, config: &BoxConfig) {
+    if bypass == Bypass::Drop {
         let links = config.router.links.iter().map(|link| &*link.name);
         say(&format!(
             "weir: frames at {} are dropped until weir runs there again, or until this command with \
@@ -412,7 +424,6 @@ fn live(
             links.collect::<Vec<_>>().join(", ")
         ));
     }
-    Ok(())
 }
 
 /// Removes what an earlier process has left at these links.
