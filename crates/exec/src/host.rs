@@ -18,7 +18,7 @@ use std::sync::atomic::{
     AtomicBool, AtomicI32, AtomicPtr,
     Ordering::{Acquire, Relaxed, Release},
 };
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 use weir_socket::{HostPlan, Net, SocketCall, SocketProtocol};
 
@@ -243,6 +243,7 @@ fn remedy(error: &std::io::Error) -> &'static str {
 }
 
 fn start(settings: &Settings) -> std::io::Result<Net> {
+    number_interfaces(settings);
     let before = open_fds();
     // The host's threads run no handlers of the application.
     let mask = signals::block_all();
@@ -253,6 +254,38 @@ fn start(settings: &Settings) -> std::io::Result<Net> {
     new.filter(|fd| may_be_links(*fd)).for_each(table::hide);
     await_addresses(settings, &net)?;
     Ok(net)
+}
+
+/// The kernel's numbers of the interfaces behind the host's links, by the links' numbers.
+static INTERFACES: Mutex<Vec<u32>> = Mutex::new(Vec::new());
+
+fn interfaces() -> MutexGuard<'static, Vec<u32>> {
+    INTERFACES.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Asks the kernel for the numbers of interfaces; 0 for one that the kernel does not have.
+fn number_interfaces(settings: &Settings) {
+    let links = settings.plan.links.iter();
+    let names = links.map(|link| link.device().interface());
+    // The link of loopback addresses comes last.
+    let names = names.chain(settings.plan.loopback.then_some("lo"));
+    let number = |name: &str| {
+        let name = std::ffi::CString::new(name).unwrap_or_default();
+        // SAFETY: the name is NUL-terminated.
+        unsafe { libc::if_nametoindex(name.as_ptr()) }
+    };
+    *interfaces() = names.map(number).collect();
+}
+
+/// The kernel's number of the interface behind a link; 0 if there is none.
+pub(crate) fn ifindex_of(link: u8) -> u32 {
+    interfaces().get(usize::from(link)).copied().unwrap_or(0)
+}
+
+/// The link whose interface has this number.
+pub(crate) fn link_of(ifindex: u32) -> Option<u8> {
+    let at = interfaces().iter().position(|one| *one == ifindex);
+    at.filter(|_| ifindex != 0).map(|at| at as u8)
 }
 
 /// Waits for the addresses that servers and routers assign.

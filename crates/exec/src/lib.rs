@@ -21,7 +21,7 @@
 //! | `calls` | the C functions, by what they do |
 //! | `table`, `sock` | the application's sockets by descriptor; one socket |
 //! | `host`, `ports` | the process's host; addresses that are bound |
-//! | `options`, `address` | socket options and addresses between C and Rust |
+//! | `options`, `address`, `control` | socket options, addresses and ancillary data between C and Rust |
 //! | `signals`, `wait` | handlers, and waits that they interrupt |
 //! | `fork`, `exec_list` | the child of a fork; what a new program inherits |
 //! | `relay` | sockets that other processes use, and that they ask for |
@@ -35,6 +35,7 @@
 
 mod address;
 mod calls;
+mod control;
 mod exec_list;
 mod fork;
 mod host;

@@ -25,6 +25,16 @@ pub enum Device {
     },
 }
 
+impl Device {
+    /// The name of the kernel's interface.
+    pub fn interface(&self) -> &str {
+        match self {
+            Device::Tap(name) => name,
+            Device::Port { interface, .. } => interface,
+        }
+    }
+}
+
 /// One link of a planned host, and the host's configuration on it.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct LinkPlan {

@@ -16,6 +16,7 @@ macro_rules! or_again {
 
 pub(crate) mod connect;
 mod data;
+mod datagram;
 mod descriptor;
 mod file;
 mod message;
@@ -24,6 +25,7 @@ pub(crate) mod opening;
 mod polling;
 
 pub use connect::connect;
+pub(crate) use data::rooms;
 pub use data::*;
 pub use descriptor::*;
 pub use file::*;

@@ -9,6 +9,7 @@ use super::name::Name;
 use super::passing;
 use super::protocol::{KERNELS, Key, MESSAGE_MAX, Reader, Request, Wanted};
 use crate::calls::opening::sharing;
+use crate::control::Reported;
 use crate::host;
 use crate::ports::Reserved;
 use crate::sock::{Sock, last_errno, replace};
@@ -352,4 +353,10 @@ pub(crate) fn get(fd: c_int, option: (c_int, c_int)) -> Result<Vec<u8>, c_int> {
         option,
     };
     ask_of(&request)
+}
+
+/// `recvmsg(2)` with `MSG_ERRQUEUE` of a relayed UDP socket.
+pub(crate) fn icmp_error(fd: c_int) -> Result<Reported, c_int> {
+    let bytes = ask_of(&Request::IcmpError { key: key(fd)? })?;
+    Reported::from_bytes(&bytes).ok_or(libc::EIO)
 }
