@@ -4,6 +4,7 @@
 //! does not take the link. The environment says what the host is: see [`VARIABLE`]. One process of
 //! all that `weir exec` starts has it; the others are its guests ([`guest`]).
 
+use crate::dns::forwarder::Forwarders;
 use crate::ports::Taken;
 use crate::relay::door::{Door, NoDoor};
 use crate::relay::{self, Pump, door, guest};
@@ -43,6 +44,19 @@ pub(crate) struct Settings {
     pub(crate) stats: bool,
 }
 
+impl Settings {
+    /// The servers for names that the options give.
+    pub(crate) fn name_servers(&self) -> Vec<IpAddr> {
+        self.plan.name_servers.clone()
+    }
+
+    /// Whether names may be looked up through weir.
+    pub(crate) fn has_name_servers(&self) -> bool {
+        let mut links = self.plan.links.iter();
+        !self.plan.name_servers.is_empty() || links.any(|link| link.is_dynamic())
+    }
+}
+
 static SETTINGS: OnceLock<Settings> = OnceLock::new();
 static CONFIGURED: AtomicBool = AtomicBool::new(false);
 
@@ -58,6 +72,8 @@ pub(crate) struct Process {
     pub(crate) control: Mutex<Option<OwnedFd>>,
     /// To the process that owns the sockets, if this one has asked it.
     pub(crate) guest: Mutex<Option<OwnedFd>>,
+    /// What the C library's resolver asks.
+    pub(crate) forwarders: Mutex<Option<Forwarders>>,
 }
 
 enum Host {
@@ -78,6 +94,7 @@ impl Process {
             pump: Mutex::new(None),
             control: Mutex::new(None),
             guest: Mutex::new(None),
+            forwarders: Mutex::new(None),
             status: Mutex::new(None),
         }
     }

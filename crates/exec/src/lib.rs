@@ -20,6 +20,7 @@
 //! |---|---|
 //! | `calls` | the C functions, by what they do |
 //! | `table`, `sock` | the application's sockets by descriptor; one socket |
+//! | `dns` | names through weir: the C library's resolver and its forwarders |
 //! | `host`, `ports` | the process's host; addresses that are bound |
 //! | `options`, `address`, `control` | socket options, addresses and ancillary data between C and Rust |
 //! | `signals`, `wait` | handlers, and waits that they interrupt |
@@ -36,6 +37,7 @@
 mod address;
 mod calls;
 mod control;
+mod dns;
 mod exec_list;
 mod fork;
 mod host;

@@ -1,4 +1,4 @@
-//! What comes and goes beside a datagram: how it was received, what one datagram has in place of its
+//! Ancillary data of UDP: how a datagram was received, what one datagram has in place of its
 //! socket's options, and ICMP errors.
 
 mod common;

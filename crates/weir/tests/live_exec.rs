@@ -14,6 +14,8 @@ mod guests;
 mod limits;
 #[path = "common/live.rs"]
 mod live;
+#[path = "exec/names.rs"]
+mod names;
 #[path = "common/tap.rs"]
 mod tap;
 

@@ -13,6 +13,7 @@ use crate::address::unmapped;
 use crate::calls::connect::{at_loopback, start};
 use crate::calls::opening::{bind_udp, listener_of, reserve};
 use crate::control::Reported;
+use crate::dns::forwarder;
 use crate::host::{self, Owner, owner_of_local, owner_of_remote};
 use crate::options::{self, Recorded};
 use crate::ports::Reserved;
@@ -287,6 +288,11 @@ impl Guest {
             Request::Get { key, option } => {
                 let value = options::get(found(house, &key)?, option)?;
                 Ok((value, None))
+            }
+            Request::Forwarders => {
+                let ports = forwarder::ports(&host::own()?)?;
+                let bytes = ports.iter().flat_map(|port| port.to_ne_bytes());
+                Ok((bytes.collect(), None))
             }
             Request::IcmpError { key } => {
                 let sock = found(house, &key)?;

@@ -143,6 +143,8 @@ pub(crate) enum Request {
     /// `recvmsg` with `MSG_ERRQUEUE` of a relayed UDP socket. The answer is a
     /// [`Reported`](crate::control::Reported).
     IcmpError { key: Key },
+    /// The forwarders of names. The answer has the transport port of each.
+    Forwarders,
 }
 
 const BIND: u8 = 1;
@@ -155,6 +157,7 @@ const NAMES: u8 = 7;
 const SET: u8 = 8;
 const GET: u8 = 9;
 const ICMP_ERROR: u8 = 10;
+const FORWARDERS: u8 = 11;
 
 impl Request {
     pub(crate) fn to_bytes(&self) -> Vec<u8> {
@@ -222,6 +225,7 @@ impl Request {
                 to.push(ICMP_ERROR);
                 to.extend(key);
             }
+            Request::Forwarders => to.push(FORWARDERS),
         }
         to
     }
@@ -269,6 +273,7 @@ impl Request {
                 Request::Get { key, option }
             }
             ICMP_ERROR => Request::IcmpError { key: from.array()? },
+            FORWARDERS => Request::Forwarders,
             _ => return None,
         };
         from.0.is_empty().then_some(request)

@@ -123,7 +123,7 @@ impl ReadyFd {
         }
     }
 
-    /// What differs for datagrams. A call on the end that `is_touched` tells of has taken the end's
+    /// The part of [`ReadyFd::set`] for datagrams. If the end `is_touched`, a call on it has taken its
     /// error.
     fn set_datagrams(&mut self, now: Readiness, is_touched: bool) {
         if now.erroneous && (is_touched || !self.is_erroneous) {
