@@ -42,9 +42,22 @@ pub(crate) struct Settings {
     /// `io_uring_setup(2)` is allowed.
     pub(crate) io_uring: bool,
     pub(crate) stats: bool,
+    /// The program has asked for the host by name: only the sockets that it makes so are weir's,
+    /// and all of them.
+    by_name: bool,
 }
 
 impl Settings {
+    /// Those of a program that asks for the host by name ([`open`]).
+    pub(crate) fn by_name(plan: HostPlan) -> Settings {
+        Settings {
+            plan,
+            io_uring: true,
+            stats: false,
+            by_name: true,
+        }
+    }
+
     /// The servers for names that the options give.
     pub(crate) fn name_servers(&self) -> Vec<IpAddr> {
         self.plan.name_servers.clone()
@@ -53,7 +66,8 @@ impl Settings {
     /// Whether names may be looked up through weir.
     pub(crate) fn has_name_servers(&self) -> bool {
         let mut links = self.plan.links.iter();
-        !self.plan.name_servers.is_empty() || links.any(|link| link.is_dynamic())
+        let is_dynamic = links.any(|link| link.is_dynamic());
+        !self.by_name && (is_dynamic || !self.plan.name_servers.is_empty())
     }
 }
 
@@ -143,6 +157,7 @@ pub(crate) fn configure() {
         plan,
         io_uring: has("io_uring"),
         stats: has("stats"),
+        by_name: false,
     };
     door::configure();
     if SETTINGS.set(settings).is_ok() {
@@ -154,6 +169,39 @@ pub(crate) fn configure() {
 #[inline]
 pub(crate) fn is_configured() -> bool {
     CONFIGURED.load(Relaxed)
+}
+
+/// Whether the C library's own `socket(2)` makes sockets that may become weir's.
+#[inline]
+pub(crate) fn is_for_all() -> bool {
+    is_configured() && settings().is_some_and(|settings| !settings.by_name)
+}
+
+/// Whether all sockets that this library knows are weir's, whatever their addresses are.
+fn is_by_name() -> bool {
+    settings().is_some_and(|settings| settings.by_name)
+}
+
+/// Starts the host of a program that asks for it by name.
+///
+/// # Errors
+/// `EALREADY` if the process has a host; why a link cannot be opened.
+pub(crate) fn open(new: Settings) -> std::io::Result<()> {
+    let mut host = process()
+        .host
+        .lock()
+        .unwrap_or_else(PoisonError::into_inner);
+    if is_configured() {
+        return Err(std::io::Error::from_raw_os_error(libc::EALREADY));
+    }
+    let net = start(&new)?;
+    if SETTINGS.set(new).is_err() {
+        return Err(std::io::Error::from_raw_os_error(libc::EALREADY));
+    }
+    *host = Host::Runs(net.clone());
+    relay::start(&net, None);
+    CONFIGURED.store(true, Relaxed);
+    Ok(())
 }
 
 /// The settings in the environment, if it names a host.
@@ -450,6 +498,9 @@ pub(crate) fn owner_of_local(at: SocketAddr, kind: c_int) -> Result<Owner, c_int
         return Ok(Owner::Kernel);
     };
     let at = SocketAddr::new(ip, at.port());
+    if is_by_name() {
+        return own().map(Owner::Weir);
+    }
     if ip.is_loopback() && !settings.plan.loopback
         || settings
             .plan
@@ -478,6 +529,9 @@ pub(crate) fn owner_of_remote(to: SocketAddr, kind: c_int) -> Result<Owner, c_in
         return Ok(Owner::Kernel);
     };
     let to = SocketAddr::new(ip, to.port());
+    if is_by_name() {
+        return own().map(Owner::Weir);
+    }
     if (ip.is_loopback() || ip.is_unspecified()) && !settings.plan.loopback
         || settings
             .plan

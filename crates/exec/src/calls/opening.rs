@@ -27,23 +27,52 @@ pub unsafe extern "C" fn socket(domain: c_int, kind: c_int, protocol: c_int) -> 
     stats::kernels(Call::Socket);
     // SAFETY: the caller's promises.
     let fd = unsafe { real::socket(domain, kind, protocol) };
-    let flags = libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
-    let pure = kind & !flags;
-    let is_ours = match (domain, pure) {
-        (libc::AF_INET | libc::AF_INET6, libc::SOCK_STREAM) => {
-            matches!(protocol, 0 | libc::IPPROTO_TCP)
-        }
-        (libc::AF_INET | libc::AF_INET6, libc::SOCK_DGRAM) => {
-            matches!(protocol, 0 | libc::IPPROTO_UDP)
-        }
-        _ => false,
-    };
-    if fd >= 0 && is_ours && host::is_configured() && !signals::is_inside() {
-        let _inside = signals::enter();
-        let sock = Arc::new(Sock::open(domain, pure, kind & libc::SOCK_NONBLOCK != 0));
-        table::insert(fd, &sock);
+    let is_ours = is_internet(domain, kind) && has_protocol(kind, protocol);
+    if fd >= 0 && is_ours && host::is_for_all() && !signals::is_inside() {
+        note(fd, domain, kind);
     }
     fd
+}
+
+/// `socket(2)` of a program that asks for weir's sockets by name ([`crate::own`]).
+pub(crate) fn socket_of_weir(domain: c_int, kind: c_int, protocol: c_int) -> c_int {
+    if !matches!(domain, libc::AF_INET | libc::AF_INET6) {
+        return answer(Err(libc::EAFNOSUPPORT));
+    }
+    if !is_internet(domain, kind) || !has_protocol(kind, protocol) {
+        return answer(Err(libc::EPROTONOSUPPORT));
+    }
+    if !host::is_configured() {
+        return answer(Err(libc::ENETDOWN));
+    }
+    // SAFETY: the call takes numbers.
+    let fd = unsafe { real::socket(domain, kind, protocol) };
+    if fd >= 0 {
+        note(fd, domain, kind);
+    }
+    fd
+}
+
+const KIND_FLAGS: c_int = libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
+
+fn is_internet(domain: c_int, kind: c_int) -> bool {
+    matches!(domain, libc::AF_INET | libc::AF_INET6)
+        && matches!(kind & !KIND_FLAGS, libc::SOCK_STREAM | libc::SOCK_DGRAM)
+}
+
+fn has_protocol(kind: c_int, protocol: c_int) -> bool {
+    match kind & !KIND_FLAGS {
+        libc::SOCK_STREAM => matches!(protocol, 0 | libc::IPPROTO_TCP),
+        _ => matches!(protocol, 0 | libc::IPPROTO_UDP),
+    }
+}
+
+/// Enters a new socket of the kernel, which may become one of weir.
+fn note(fd: c_int, domain: c_int, kind: c_int) {
+    let _inside = signals::enter();
+    let is_nonblocking = kind & libc::SOCK_NONBLOCK != 0;
+    let sock = Arc::new(Sock::open(domain, kind & !KIND_FLAGS, is_nonblocking));
+    table::insert(fd, &sock);
 }
 
 /// `bind(2)`.
