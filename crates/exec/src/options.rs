@@ -189,6 +189,7 @@ fn apply(sock: &Sock, option: (c_int, c_int), value: &[u8]) -> Result<(), c_int>
     let endpoint = sock.endpoint();
     match option {
         (IPV6, _) if sock.domain == libc::AF_INET => return Err(libc::ENOPROTOOPT),
+        (TCP, _) if sock.kind == libc::SOCK_DGRAM => return Err(libc::ENOPROTOOPT),
         (SOL_SOCKET, libc::SO_RCVTIMEO | libc::SO_SNDTIMEO) => {
             let ns = time_ns(value)?;
             let at = if option.1 == libc::SO_RCVTIMEO {
@@ -404,6 +405,10 @@ pub(crate) fn get(sock: &Sock, option: (c_int, c_int)) -> Result<Vec<u8>, c_int>
     }
     let number = match option {
         (IPV6, _) if sock.domain == libc::AF_INET => return Err(libc::EOPNOTSUPP),
+        (TCP, _) if sock.kind == libc::SOCK_DGRAM && sock.domain == libc::AF_INET => {
+            return Err(libc::EOPNOTSUPP);
+        }
+        (TCP, _) if sock.kind == libc::SOCK_DGRAM => return Err(libc::ENOPROTOOPT),
         (SOL_SOCKET, libc::SO_TYPE) => sock.kind,
         (SOL_SOCKET, libc::SO_DOMAIN) => sock.domain,
         (SOL_SOCKET, libc::SO_PROTOCOL) if sock.kind == libc::SOCK_STREAM => TCP,

@@ -194,7 +194,7 @@ fn is_unopened(sock: &Sock, stream: &TcpStream) -> bool {
     use weir_stack::tcp::State;
     match sock.opening() {
         Opening::Failed => true,
-        Opening::Done | Opening::Unsaid => false,
+        Opening::Done | Opening::Unsaid | Opening::Aborted => false,
         Opening::Waits => {
             let state = stream.info().map(|info| info.state);
             // A failed attempt reports its error.
@@ -243,7 +243,7 @@ fn send_stream(
     flags: c_int,
 ) -> Result<usize, c_int> {
     use crate::sock::Opening;
-    if sock.opening() == Opening::Failed {
+    if matches!(sock.opening(), Opening::Failed | Opening::Aborted) {
         return Err(libc::EPIPE);
     }
     let more = flags & libc::MSG_MORE != 0;

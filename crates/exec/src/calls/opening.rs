@@ -126,13 +126,15 @@ fn bind_to(sock: &Arc<Sock>, local: SocketAddr) -> Result<bool, c_int> {
         Endpoint::Open => {}
         Endpoint::Foreign(_) => return Err(crate::fork::refuse()),
         Endpoint::Relay(_) => return Err(MOVED),
-        _ => return Err(libc::EINVAL),
+        _ => return Err(bound_again(sock, local)),
     }
-    let is_bound = sock.reserved.lock().unwrap_or_else(PoisonError::into_inner);
-    if is_bound.is_some() {
-        return Err(libc::EINVAL);
+    let is_bound = {
+        let reserved = sock.reserved.lock();
+        reserved.unwrap_or_else(PoisonError::into_inner).is_some()
+    };
+    if is_bound {
+        return Err(bound_again(sock, local));
     }
-    drop(is_bound);
     match owner_of_local(local, sock.kind)? {
         Owner::Kernel => Ok(false),
         Owner::Other => {
@@ -155,6 +157,18 @@ fn bind_to(sock: &Arc<Sock>, local: SocketAddr) -> Result<bool, c_int> {
             }
             Ok(true)
         }
+    }
+}
+
+/// The error of binding a socket that is bound: of IPv4, Linux looks at the address first.
+fn bound_again(sock: &Sock, local: SocketAddr) -> c_int {
+    let is_foreign = sock.domain == libc::AF_INET
+        && !local.ip().to_canonical().is_loopback()
+        && matches!(owner_of_local(local, sock.kind), Ok(Owner::Kernel));
+    if is_foreign {
+        libc::EADDRNOTAVAIL
+    } else {
+        libc::EINVAL
     }
 }
 

@@ -380,6 +380,7 @@ pub(crate) fn option(fd: c_int, option: (c_int, c_int)) -> Option<Result<Vec<u8>
         (libc::SOL_SOCKET, libc::SO_ACCEPTCONN) => (name.kind == Kind::Listener).into(),
         (libc::SOL_SOCKET, libc::SO_ERROR) if is_datagrams => datagram_calls::take_error(fd),
         (libc::SOL_SOCKET, libc::SO_ERROR) if name.peer.is_some() => take_error(fd),
+        (libc::IPPROTO_TCP, _) if is_datagrams => return Some(guest::get(fd, option)),
         (libc::IPPROTO_TCP, libc::TCP_NODELAY) => 1,
         (libc::IPPROTO_TCP, own) if OF_RELAY.contains(&own) => 0,
         _ if is_owners(option) => return Some(guest::get(fd, option)),
@@ -402,7 +403,7 @@ pub(crate) fn set_option(
             .map_or(0, |bytes| c_int::from_ne_bytes(*bytes));
         set_int(fd, libc::SO_BROADCAST, value);
     }
-    if is_owners(option) {
+    if is_owners(option) || table::is_datagrams(fd) && option.0 == libc::IPPROTO_TCP {
         return Some(guest::set(fd, option, value));
     }
     (option.0 == libc::IPPROTO_TCP).then_some(Ok(()))
