@@ -253,6 +253,8 @@ fn apply(sock: &Sock, option: (c_int, c_int), value: &[u8]) -> Result<(), c_int>
                 _ if is_request(option) => return Ok(()),
                 // The sizes of the stack's queues are fixed.
                 (SOL_SOCKET, libc::SO_RCVBUF | libc::SO_SNDBUF) => return Ok(()),
+                // Without an effect on datagrams, as in Linux.
+                (SOL_SOCKET, libc::SO_KEEPALIVE | libc::SO_RCVLOWAT) => return Ok(()),
                 _ => return Err(libc::ENOPROTOOPT),
             }
             udp.set_options(options).map_err(|error| errno(&error))

@@ -95,6 +95,9 @@ def names():
         tried("to a foreign address", datagrams.bind, ("198.51.100.99" if FAMILY == 2 else "2001:db8:9::9", 0))
         tried("set an option of TCP", datagrams.setsockopt, socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         tried("get it", datagrams.getsockopt, socket.IPPROTO_TCP, socket.TCP_NODELAY)
+        for option in (socket.SO_KEEPALIVE, socket.SO_RCVLOWAT):
+            tried("set one of streams", datagrams.setsockopt, socket.SOL_SOCKET, option, 1)
+            tried("get it", datagrams.getsockopt, socket.SOL_SOCKET, option)
 
 
 def opening():
