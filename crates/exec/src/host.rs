@@ -4,6 +4,7 @@
 //! does not take the link. The environment says what the host is: see [`VARIABLE`]. One process of
 //! all that `weir exec` starts has it; the others are its guests ([`guest`]).
 
+use crate::dns::forwarder::Forwarders;
 use crate::ports::Taken;
 use crate::relay::door::{Door, NoDoor};
 use crate::relay::{self, Pump, door, guest};
@@ -18,7 +19,7 @@ use std::sync::atomic::{
     AtomicBool, AtomicI32, AtomicPtr,
     Ordering::{Acquire, Relaxed, Release},
 };
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 use weir_socket::{HostPlan, Net, SocketCall, SocketProtocol};
 
@@ -41,6 +42,33 @@ pub(crate) struct Settings {
     /// `io_uring_setup(2)` is allowed.
     pub(crate) io_uring: bool,
     pub(crate) stats: bool,
+    /// The program has asked for the host by name: only the sockets that it makes so are weir's,
+    /// and all of them.
+    by_name: bool,
+}
+
+impl Settings {
+    /// Those of a program that asks for the host by name ([`open`]).
+    pub(crate) fn by_name(plan: HostPlan) -> Settings {
+        Settings {
+            plan,
+            io_uring: true,
+            stats: false,
+            by_name: true,
+        }
+    }
+
+    /// The servers for names that the options give.
+    pub(crate) fn name_servers(&self) -> Vec<IpAddr> {
+        self.plan.name_servers.clone()
+    }
+
+    /// Whether names may be looked up through weir.
+    pub(crate) fn has_name_servers(&self) -> bool {
+        let mut links = self.plan.links.iter();
+        let is_dynamic = links.any(|link| link.is_dynamic());
+        !self.by_name && (is_dynamic || !self.plan.name_servers.is_empty())
+    }
 }
 
 static SETTINGS: OnceLock<Settings> = OnceLock::new();
@@ -58,6 +86,8 @@ pub(crate) struct Process {
     pub(crate) control: Mutex<Option<OwnedFd>>,
     /// To the process that owns the sockets, if this one has asked it.
     pub(crate) guest: Mutex<Option<OwnedFd>>,
+    /// What the C library's resolver asks.
+    pub(crate) forwarders: Mutex<Option<Forwarders>>,
 }
 
 enum Host {
@@ -78,6 +108,7 @@ impl Process {
             pump: Mutex::new(None),
             control: Mutex::new(None),
             guest: Mutex::new(None),
+            forwarders: Mutex::new(None),
             status: Mutex::new(None),
         }
     }
@@ -126,6 +157,7 @@ pub(crate) fn configure() {
         plan,
         io_uring: has("io_uring"),
         stats: has("stats"),
+        by_name: false,
     };
     door::configure();
     if SETTINGS.set(settings).is_ok() {
@@ -137,6 +169,39 @@ pub(crate) fn configure() {
 #[inline]
 pub(crate) fn is_configured() -> bool {
     CONFIGURED.load(Relaxed)
+}
+
+/// Whether the C library's own `socket(2)` makes sockets that may become weir's.
+#[inline]
+pub(crate) fn is_for_all() -> bool {
+    is_configured() && settings().is_some_and(|settings| !settings.by_name)
+}
+
+/// Whether all sockets that this library knows are weir's, whatever their addresses are.
+fn is_by_name() -> bool {
+    settings().is_some_and(|settings| settings.by_name)
+}
+
+/// Starts the host of a program that asks for it by name.
+///
+/// # Errors
+/// `EALREADY` if the process has a host; why a link cannot be opened.
+pub(crate) fn open(new: Settings) -> std::io::Result<()> {
+    let mut host = process()
+        .host
+        .lock()
+        .unwrap_or_else(PoisonError::into_inner);
+    if is_configured() {
+        return Err(std::io::Error::from_raw_os_error(libc::EALREADY));
+    }
+    let net = start(&new)?;
+    if SETTINGS.set(new).is_err() {
+        return Err(std::io::Error::from_raw_os_error(libc::EALREADY));
+    }
+    *host = Host::Runs(net.clone());
+    relay::start(&net, None);
+    CONFIGURED.store(true, Relaxed);
+    Ok(())
 }
 
 /// The settings in the environment, if it names a host.
@@ -244,6 +309,7 @@ fn remedy(error: &std::io::Error) -> &'static str {
 }
 
 fn start(settings: &Settings) -> std::io::Result<Net> {
+    number_interfaces(settings);
     let before = open_fds();
     // The host's threads run no handlers of the application.
     let mask = signals::block_all();
@@ -254,6 +320,38 @@ fn start(settings: &Settings) -> std::io::Result<Net> {
     new.filter(|fd| may_be_links(*fd)).for_each(table::hide);
     await_addresses(settings, &net)?;
     Ok(net)
+}
+
+/// The kernel's numbers of the interfaces behind the host's links, by the links' numbers.
+static INTERFACES: Mutex<Vec<u32>> = Mutex::new(Vec::new());
+
+fn interfaces() -> MutexGuard<'static, Vec<u32>> {
+    INTERFACES.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Asks the kernel for the numbers of interfaces; 0 for one that the kernel does not have.
+fn number_interfaces(settings: &Settings) {
+    let links = settings.plan.links.iter();
+    let names = links.map(|link| link.device().interface());
+    // The link of loopback addresses comes last.
+    let names = names.chain(settings.plan.loopback.then_some("lo"));
+    let number = |name: &str| {
+        let name = std::ffi::CString::new(name).unwrap_or_default();
+        // SAFETY: the name is NUL-terminated.
+        unsafe { libc::if_nametoindex(name.as_ptr()) }
+    };
+    *interfaces() = names.map(number).collect();
+}
+
+/// The kernel's number of the interface behind a link; 0 if there is none.
+pub(crate) fn ifindex_of(link: u8) -> u32 {
+    interfaces().get(usize::from(link)).copied().unwrap_or(0)
+}
+
+/// The link whose interface has this number.
+pub(crate) fn link_of(ifindex: u32) -> Option<u8> {
+    let at = interfaces().iter().position(|one| *one == ifindex);
+    at.filter(|_| ifindex != 0).map(|at| at as u8)
 }
 
 /// Waits for the addresses that servers and routers assign.
@@ -401,6 +499,9 @@ pub(crate) fn owner_of_local(at: SocketAddr, kind: c_int) -> Result<Owner, c_int
         return Ok(Owner::Kernel);
     };
     let at = SocketAddr::new(ip, at.port());
+    if is_by_name() {
+        return own().map(Owner::Weir);
+    }
     if ip.is_loopback() && !settings.plan.loopback
         || settings
             .plan
@@ -429,6 +530,9 @@ pub(crate) fn owner_of_remote(to: SocketAddr, kind: c_int) -> Result<Owner, c_in
         return Ok(Owner::Kernel);
     };
     let to = SocketAddr::new(ip, to.port());
+    if is_by_name() {
+        return own().map(Owner::Weir);
+    }
     if (ip.is_loopback() || ip.is_unspecified()) && !settings.plan.loopback
         || settings
             .plan

@@ -1,6 +1,8 @@
 //! `libweir_exec.so`: gives an unmodified program weir's sockets (Biersack and Rütsche 1996,
 //! §3.1).
 //!
+//! The same calls have own names for programs that are written for weir: see `own`.
+//!
 //! `weir exec` has the dynamic linker load this library ahead of the C library. The library
 //! defines the C library's calls on sockets and descriptors. A call on a descriptor that is not
 //! one of weir goes on to the C library.
@@ -19,9 +21,11 @@
 //! | module | what |
 //! |---|---|
 //! | `calls` | the C functions, by what they do |
+//! | `own` | the same calls under own names |
 //! | `table`, `sock` | the application's sockets by descriptor; one socket |
+//! | `dns` | names through weir: the C library's resolver and its forwarders |
 //! | `host`, `ports` | the process's host; addresses that are bound |
-//! | `options`, `address` | socket options and addresses between C and Rust |
+//! | `options`, `address`, `control` | socket options, addresses and ancillary data between C and Rust |
 //! | `signals`, `wait` | handlers, and waits that they interrupt |
 //! | `fork`, `exec_list` | the child of a fork; what a new program inherits |
 //! | `relay` | sockets that other processes use, and that they ask for |
@@ -35,10 +39,13 @@
 
 mod address;
 mod calls;
+mod control;
+mod dns;
 mod exec_list;
 mod fork;
 mod host;
 mod options;
+mod own;
 mod ports;
 mod real;
 mod relay;
@@ -58,6 +65,7 @@ pub use fork::{
     posix_spawnp, system, vfork,
 };
 pub use host::{OPTIONS, VARIABLE};
+pub use own::*;
 pub use signals::{__sysv_signal, bsd_signal, sigaction, siginterrupt, signal, sysv_signal};
 
 /// Runs before the program's own initialisers.

@@ -5,6 +5,7 @@
 //! judges: an option that the stack does not have is refused with `ENOPROTOOPT`, except for those
 //! that only advise the kernel ([`ADVICE`]), which are recorded.
 
+use crate::control::{Requested, is_request};
 use crate::sock::{Endpoint, Sock, errno};
 use libc::{c_int, timeval};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -44,11 +45,21 @@ impl Recorded {
         self.get(option).and_then(int)
     }
 
+    fn remove(&mut self, option: (c_int, c_int)) {
+        self.0.retain(|(other, _)| *other != option);
+    }
+
     /// Records a value.
     pub(crate) fn set(&mut self, option: (c_int, c_int), value: &[u8]) {
+        // The two forms of time replace each other.
+        match option {
+            (SOL_SOCKET, libc::SO_TIMESTAMP) => self.remove((SOL_SOCKET, libc::SO_TIMESTAMPNS)),
+            (SOL_SOCKET, libc::SO_TIMESTAMPNS) => self.remove((SOL_SOCKET, libc::SO_TIMESTAMP)),
+            _ => {}
+        }
         // Each membership of a group is a value of its own.
         if !is_membership(option) {
-            self.0.retain(|(other, _)| *other != option);
+            self.remove(option);
         }
         if self.0.len() < RECORDED_MAX {
             self.0.push((option, value.to_vec()));
@@ -109,6 +120,11 @@ impl Sock {
     /// Whether a recorded option is not zero.
     pub(crate) fn is_on(&self, level: c_int, name: c_int) -> bool {
         self.recorded(|all| all.int((level, name)).unwrap_or(0) != 0)
+    }
+
+    /// The ancillary data that the socket asks for.
+    pub(crate) fn requested(&self) -> Requested {
+        self.recorded(|all| Requested::of(|option| all.int(option).unwrap_or(0) != 0))
     }
 
     /// The options of a connection that is about to be opened.
@@ -172,6 +188,8 @@ pub(crate) fn set(sock: &Sock, option: (c_int, c_int), value: &[u8]) -> Result<(
 fn apply(sock: &Sock, option: (c_int, c_int), value: &[u8]) -> Result<(), c_int> {
     let endpoint = sock.endpoint();
     match option {
+        (IPV6, _) if sock.domain == libc::AF_INET => return Err(libc::ENOPROTOOPT),
+        (TCP, _) if sock.kind == libc::SOCK_DGRAM => return Err(libc::ENOPROTOOPT),
         (SOL_SOCKET, libc::SO_RCVTIMEO | libc::SO_SNDTIMEO) => {
             let ns = time_ns(value)?;
             let at = if option.1 == libc::SO_RCVTIMEO {
@@ -192,6 +210,12 @@ fn apply(sock: &Sock, option: (c_int, c_int), value: &[u8]) -> Result<(), c_int>
         return Ok(());
     }
     match &endpoint {
+        // Streams have no ancillary data of IP.
+        Endpoint::Stream(_) | Endpoint::Listener(_)
+            if option.0 != SOL_SOCKET && is_request(option) || is_error_queue(option) =>
+        {
+            Ok(())
+        }
         Endpoint::Stream(stream) => on_stream(sock, stream, option, number),
         Endpoint::Listener(listener) => {
             let mut options = listener.options().map_err(|error| errno(&error))?;
@@ -224,8 +248,13 @@ fn apply(sock: &Sock, option: (c_int, c_int), value: &[u8]) -> Result<(), c_int>
                 (IP, libc::IP_TOS) | (IPV6, libc::IPV6_TCLASS) => {
                     options.traffic_class = number as u8;
                 }
+                (IP, libc::IP_RECVERR) => options.icmp_errors = number != 0,
+                (IPV6, libc::IPV6_RECVERR) => options.icmpv6_errors = number != 0,
+                _ if is_request(option) => return Ok(()),
                 // The sizes of the stack's queues are fixed.
                 (SOL_SOCKET, libc::SO_RCVBUF | libc::SO_SNDBUF) => return Ok(()),
+                // Without an effect on datagrams, as in Linux.
+                (SOL_SOCKET, libc::SO_KEEPALIVE | libc::SO_RCVLOWAT) => return Ok(()),
                 _ => return Err(libc::ENOPROTOOPT),
             }
             udp.set_options(options).map_err(|error| errno(&error))
@@ -234,6 +263,11 @@ fn apply(sock: &Sock, option: (c_int, c_int), value: &[u8]) -> Result<(), c_int>
         Endpoint::Foreign(_) => Err(crate::fork::refuse()),
         Endpoint::Relay(_) => Err(crate::sock::MOVED),
     }
+}
+
+/// Whether an option asks for ICMP errors.
+fn is_error_queue(option: (c_int, c_int)) -> bool {
+    matches!(option, (IP, libc::IP_RECVERR) | (IPV6, libc::IPV6_RECVERR))
 }
 
 /// Whether a listener passes the option on to its connections.
@@ -372,6 +406,11 @@ pub(crate) fn get(sock: &Sock, option: (c_int, c_int)) -> Result<Vec<u8>, c_int>
         return Err(crate::fork::refuse());
     }
     let number = match option {
+        (IPV6, _) if sock.domain == libc::AF_INET => return Err(libc::EOPNOTSUPP),
+        (TCP, _) if sock.kind == libc::SOCK_DGRAM && sock.domain == libc::AF_INET => {
+            return Err(libc::EOPNOTSUPP);
+        }
+        (TCP, _) if sock.kind == libc::SOCK_DGRAM => return Err(libc::ENOPROTOOPT),
         (SOL_SOCKET, libc::SO_TYPE) => sock.kind,
         (SOL_SOCKET, libc::SO_DOMAIN) => sock.domain,
         (SOL_SOCKET, libc::SO_PROTOCOL) if sock.kind == libc::SOCK_STREAM => TCP,
@@ -428,6 +467,9 @@ fn doubled(sock: &Sock, option: (c_int, c_int), default: c_int) -> c_int {
 
 /// Options of which the kernel shows 0 or 1, whatever was set.
 fn is_a_switch((level, name): (c_int, c_int)) -> bool {
+    if is_request((level, name)) || is_error_queue((level, name)) {
+        return true;
+    }
     match level {
         SOL_SOCKET => matches!(
             name,
@@ -463,6 +505,7 @@ fn default_of((level, name): (c_int, c_int)) -> Option<c_int> {
         (IP, libc::IP_MULTICAST_IF) | (IPV6, libc::IPV6_MULTICAST_IF) => 0,
         (SOL_SOCKET, libc::SO_KEEPALIVE) => 0,
         option if ADVICE.contains(&option) => 0,
+        option if is_request(option) || is_error_queue(option) => 0,
         _ => return None,
     };
     Some(value)

@@ -195,6 +195,68 @@ real! {
     fn system(line: *const c_char) -> c_int;
     fn popen(line: *const c_char, mode: *const c_char) -> *mut libc::FILE;
     fn fdopen(fd: c_int, mode: *const c_char) -> *mut libc::FILE;
+    fn getaddrinfo(
+        node: *const c_char,
+        service: *const c_char,
+        hints: *const libc::addrinfo,
+        found: *mut *mut libc::addrinfo,
+    ) -> c_int;
+    fn getnameinfo(
+        address: *const sockaddr,
+        len: socklen_t,
+        host: *mut c_char,
+        host_len: socklen_t,
+        service: *mut c_char,
+        service_len: socklen_t,
+        flags: c_int,
+    ) -> c_int;
+    fn gethostbyname(name: *const c_char) -> *mut libc::hostent;
+    fn gethostbyname2(name: *const c_char, family: c_int) -> *mut libc::hostent;
+    fn gethostbyname_r(
+        name: *const c_char,
+        to: *mut libc::hostent,
+        buffer: *mut c_char,
+        len: size_t,
+        found: *mut *mut libc::hostent,
+        error: *mut c_int,
+    ) -> c_int;
+    fn gethostbyname2_r(
+        name: *const c_char,
+        family: c_int,
+        to: *mut libc::hostent,
+        buffer: *mut c_char,
+        len: size_t,
+        found: *mut *mut libc::hostent,
+        error: *mut c_int,
+    ) -> c_int;
+    fn gethostbyaddr(
+        address: *const c_void,
+        len: socklen_t,
+        family: c_int,
+    ) -> *mut libc::hostent;
+    fn gethostbyaddr_r(
+        address: *const c_void,
+        len: socklen_t,
+        family: c_int,
+        to: *mut libc::hostent,
+        buffer: *mut c_char,
+        buffer_len: size_t,
+        found: *mut *mut libc::hostent,
+        error: *mut c_int,
+    ) -> c_int;
+    fn __res_init() -> c_int;
+    fn __res_ninit(state: *mut c_void) -> c_int;
+}
+
+/// The C library's function with the first of these names that there is: glibc 2.34 has renamed those of
+/// its resolver.
+pub(crate) fn address_of_any(
+    at: &AtomicPtr<c_void>,
+    names: [&'static std::ffi::CStr; 2],
+) -> *mut c_void {
+    // SAFETY: the name is NUL-terminated.
+    let is_there = unsafe { !libc::dlsym(libc::RTLD_NEXT, names[0].as_ptr()).is_null() };
+    next(at, if is_there { names[0] } else { names[1] })
 }
 
 /// The C library's function of this name, for the functions of this library that go on to it with

@@ -57,6 +57,9 @@ pub(crate) enum Opening {
     Done = 2,
     /// It failed, and the error was reported: the socket can connect again.
     Failed = 3,
+    /// It failed without blocking, and another call than `connect(2)` has reported the error: the
+    /// next `connect(2)` says so, and the one after it can connect again.
+    Aborted = 4,
 }
 
 /// A place of a descriptor in an epoll set.
@@ -218,7 +221,8 @@ impl Sock {
             0 => Opening::Waits,
             1 => Opening::Unsaid,
             2 => Opening::Done,
-            _ => Opening::Failed,
+            3 => Opening::Failed,
+            _ => Opening::Aborted,
         }
     }
 

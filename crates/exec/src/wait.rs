@@ -31,7 +31,13 @@ pub(crate) struct Wait<'a> {
     /// The thread's interruptions when the call began.
     interrupts: u64,
     deadline: Option<Instant>,
+    /// Whether the last wait ended by `POLLERR` alone.
+    is_erroneous: bool,
 }
+
+/// Pause between attempts on a datagram socket whose queue of ICMP errors is not read: the socket's
+/// descriptor is in `POLLERR`, and shows nothing else to wait for.
+const ERRONEOUS_PAUSE: Duration = Duration::from_millis(10);
 
 impl<'a> Wait<'a> {
     /// The wait of a call with these `MSG_` flags.
@@ -43,6 +49,7 @@ impl<'a> Wait<'a> {
             blocks,
             interrupts: signals::interrupts(),
             deadline: None,
+            is_erroneous: false,
         }
     }
 
@@ -116,11 +123,18 @@ impl<'a> Wait<'a> {
                 // SAFETY: the descriptor lives as long as the socket, which this wait borrows.
                 let fd = unsafe { BorrowedFd::borrow_raw(fd.as_raw_fd()) };
                 let mut fds = vec![PollFd::from_borrowed_fd(fd, flags)];
-                drive(&net, &mut fds, deadline, self.interrupts, None)
+                let driven = drive(&net, &mut fds, deadline, self.interrupts, None);
+                driven.map(|()| fds[0].revents() == PollFlags::ERR)
             })?;
             match polled {
                 // The attempt finds out whether it is ready.
-                Ok(()) => return Ok(()),
+                Ok(is_erroneous) => {
+                    if is_erroneous && self.is_erroneous {
+                        signals::outside(|| std::thread::sleep(ERRONEOUS_PAUSE));
+                    }
+                    self.is_erroneous = is_erroneous;
+                    return Ok(());
+                }
                 // A wait with a time limit ends in any case, as the kernel's (signal(7)).
                 Err(Errno::INTR) if signals::interrupts() == self.interrupts && limit.is_none() => {
                 }

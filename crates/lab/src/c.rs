@@ -62,7 +62,14 @@ pub fn defined(source: &str) -> Vec<String> {
 pub fn declared(header: &str) -> Vec<String> {
     let header = fs::read_to_string(root().join("include").join(header)).expect("the header");
     // A declaration starts a line and has a parenthesis behind the name.
-    let types = ["int ", "void ", "struct weir", "const char", "uint8_t "];
+    let types = [
+        "int ",
+        "void ",
+        "ssize_t ",
+        "struct weir",
+        "const char",
+        "uint8_t ",
+    ];
     let declarations = header
         .lines()
         .filter(|line| types.iter().any(|word| line.starts_with(word)) && line.contains('('));

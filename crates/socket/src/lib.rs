@@ -68,6 +68,7 @@ mod tcp;
 pub mod tokio;
 mod udp;
 
+pub use errno::icmp_error_number;
 pub use net::{Builder, Events, Net, NetStats, PollWait};
 pub use plan::{
     Device, HostPlan, LinkPlan, SocketCall, SocketProtocol, SocketRule, status_folders,

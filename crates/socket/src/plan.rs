@@ -25,6 +25,16 @@ pub enum Device {
     },
 }
 
+impl Device {
+    /// The name of the kernel's interface.
+    pub fn interface(&self) -> &str {
+        match self {
+            Device::Tap(name) => name,
+            Device::Port { interface, .. } => interface,
+        }
+    }
+}
+
 /// One link of a planned host, and the host's configuration on it.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct LinkPlan {
@@ -55,6 +65,10 @@ pub struct HostPlan {
     /// Exceptions from what the addresses and routes say; the first that matches decides.
     #[serde(default)]
     pub rules: Vec<SocketRule>,
+    /// The servers at which names are looked up by the host's sockets; without any, those that DHCP
+    /// servers and routers name.
+    #[serde(default)]
+    pub name_servers: Vec<IpAddr>,
 }
 
 /// A transport protocol.
@@ -312,6 +326,10 @@ mod tests {
                 ports: Some((53, 53)),
                 ..SocketRule::default()
             }],
+            name_servers: vec![
+                "192.0.2.53".parse().unwrap(),
+                "2001:db8::53".parse().unwrap(),
+            ],
         };
         let read = HostPlan::from_text(&plan.to_text()).unwrap();
         assert_eq!(read, plan);

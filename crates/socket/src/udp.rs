@@ -5,6 +5,8 @@
 //! the socket and the peer, and datagrams to the peer leave from that stack. A connected
 //! socket is connected in all stacks and reads only from the peer's.
 
+mod message;
+
 use crate::errno;
 use crate::net::{Id, Interest, Net, NetState, ShardedSocket, SocketInner, waits};
 use crate::tcp::first;
@@ -17,7 +19,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
 use std::time::Duration;
 use weir_stack::Stack;
-use weir_stack::udp::{GroupError, SendError, UdpAddrs, UdpBind, UdpId, UdpOptions};
+use weir_stack::udp::{GroupError, SendError, SendInfo, UdpAddrs, UdpBind, UdpId, UdpOptions};
 
 /// A UDP socket, as [`std::net::UdpSocket`].
 #[derive(Clone)]
@@ -228,11 +230,7 @@ impl UdpSocket {
     pub fn send_to(&self, bytes: &[u8], address: impl ToSocketAddrs) -> io::Result<usize> {
         let to = address.to_socket_addrs()?.next();
         let to = to.ok_or(Errno::DESTADDRREQ)?;
-        self.check_family(to)?;
-        let core = &self.parts.shards()[self.shard_of(to)];
-        core.wait(Interest::Write, |state, now_ns| {
-            try_send(core, state, now_ns, to, bytes)
-        })
+        self.send_with(bytes, Some(to), &SendInfo::default())
     }
 
     /// Sends a datagram to the peer that the socket is connected to.
@@ -241,11 +239,7 @@ impl UdpSocket {
     /// As [`UdpSocket::send_to`]; `EDESTADDRREQ` if the socket is not connected;
     /// `ECONNREFUSED` if an ICMP error reported that the peer's port is closed.
     pub fn send(&self, bytes: &[u8]) -> io::Result<usize> {
-        let to = self.lock_peer().ok_or(Errno::DESTADDRREQ)?;
-        let core = self.main();
-        core.wait(Interest::Write, |state, now_ns| {
-            try_send(core, state, now_ns, to, bytes)
-        })
+        self.send_with(bytes, None, &SendInfo::default())
     }
 
     /// As [`UdpSocket::send_to`], for a task.
@@ -258,13 +252,7 @@ impl UdpSocket {
         bytes: &[u8],
         to: SocketAddr,
     ) -> Poll<io::Result<usize>> {
-        if let Err(error) = self.check_family(to) {
-            return Poll::Ready(Err(error.into()));
-        }
-        let core = &self.parts.shards()[self.shard_of(to)];
-        core.poll(context, Interest::Write, |state, now_ns| {
-            try_send(core, state, now_ns, to, bytes)
-        })
+        self.poll_send_with(context, bytes, to, &SendInfo::default())
     }
 
     /// Runs `take` if `core` is still the part that receives from the connected peer; `None`
@@ -334,15 +322,23 @@ impl UdpSocket {
         context: &mut Context<'_>,
         out: &mut [u8],
     ) -> Poll<io::Result<(usize, SocketAddr)>> {
+        self.poll_read(context, |core, state| receive(core, state, out, true))
+    }
+
+    /// As `read`, for a task; what is returned was taken from the queue.
+    fn poll_read<T>(
+        &self,
+        context: &mut Context<'_>,
+        mut take: impl FnMut(&SocketInner, &mut NetState) -> Result<T, Errno>,
+    ) -> Poll<io::Result<T>> {
         let received = loop {
             let Some(core) = self.connected() else {
-                let take =
-                    |core: &SocketInner, state: &mut NetState, _| receive(core, state, out, true);
+                let take = |core: &SocketInner, state: &mut NetState, _| take(core, state);
                 let received = self.parts.poll(context, take);
                 break received.map_ok(|(_, received)| received);
             };
             let received = core.poll(context, Interest::Read, |state, _| {
-                self.of_owner(core, || receive(core, state, out, true))
+                self.of_owner(core, || take(core, state))
             });
             match received.map(Result::transpose) {
                 Poll::Ready(None) => {}
@@ -361,13 +357,8 @@ impl UdpSocket {
     /// # Errors
     /// As [`UdpSocket::recv_from`].
     pub fn recv_owned(&self) -> io::Result<(Vec<u8>, SocketAddr)> {
-        let owned = self.read(|core, state| {
-            let id = check(core, state)?;
-            let datagram = state.stack.udp_receive(id).ok_or(Errno::AGAIN)?;
-            Ok((datagram.bytes, datagram.from))
-        })?;
-        self.parts.took();
-        Ok(owned)
+        let datagram = self.recv_datagram()?;
+        Ok((datagram.bytes, datagram.from))
     }
 
     /// The local address and transport port.
@@ -459,7 +450,7 @@ impl UdpSocket {
 
     /// The socket options: hop limits (`IP_TTL`, `IP_MULTICAST_TTL`, `IPV6_UNICAST_HOPS`,
     /// `IPV6_MULTICAST_HOPS`), loopback of group datagrams (`IP_MULTICAST_LOOP`), traffic
-    /// class (`IP_TOS`, `IPV6_TCLASS`).
+    /// class (`IP_TOS`, `IPV6_TCLASS`), queues of ICMP errors (`IP_RECVERR`, `IPV6_RECVERR`).
     ///
     /// # Errors
     /// Currently none; the signature is that of `std`.
@@ -470,7 +461,8 @@ impl UdpSocket {
         options.ok_or_else(|| Errno::BADF.into())
     }
 
-    /// Sets the options of [`UdpSocket::options`].
+    /// Sets the options of [`UdpSocket::options`]. ICMP errors that are queued are discarded once
+    /// neither version's are.
     ///
     /// # Errors
     /// `EINVAL` if the unicast hop limit is 0.
@@ -480,9 +472,12 @@ impl UdpSocket {
         }
         for core in self.parts.shards() {
             let id = udp(core)?;
-            core.look(|state| {
+            core.call(|state, _| {
                 let at = state.stack.udp_options(id).ok_or(Errno::BADF)?;
                 *at = options;
+                if !options.icmp_errors && !options.icmpv6_errors {
+                    state.stack.udp_discard_icmp_errors(id);
+                }
                 Ok::<_, Errno>(())
             })?;
         }
@@ -523,10 +518,9 @@ fn place(state: &mut NetState, at: SocketAddr, how: UdpBind) -> Result<(UdpId, u
 fn check(core: &SocketInner, state: &mut NetState) -> Result<UdpId, Errno> {
     state.check()?;
     let id = udp(core)?;
-    if state.stack.udp_take_refused(id) {
-        Err(Errno::CONNREFUSED)
-    } else {
-        Ok(id)
+    match state.stack.udp_take_pending_error(id) {
+        Some(cause) => Err(errno::icmp(cause)),
+        None => Ok(id),
     }
 }
 
@@ -551,16 +545,16 @@ fn try_send(
     core: &SocketInner,
     state: &mut NetState,
     now_ns: u64,
-    to: SocketAddr,
+    (to, info): (SocketAddr, &SendInfo),
     bytes: &[u8],
 ) -> Result<usize, Errno> {
     state.check()?;
     state.apply_addressing();
     let id = udp(core)?;
-    let mut sent = state.stack.udp_send(now_ns, id, to, bytes);
+    let mut sent = state.stack.udp_send_with(now_ns, id, to, info, bytes);
     if sent == Err(SendError::Full) {
         state.settle_within(now_ns);
-        sent = state.stack.udp_send(now_ns, id, to, bytes);
+        sent = state.stack.udp_send_with(now_ns, id, to, info, bytes);
     }
     if sent == Err(SendError::Full) {
         state.mark_tx_blocked(core.id);
@@ -573,7 +567,7 @@ waits!(
     UdpSocket,
     parts,
     "A descriptor for `poll` and `epoll`, readable while a datagram waits, writable while the link \
-     takes some."
+     takes some, with `POLLERR` while an error is pending or an ICMP error is queued."
 );
 
 #[cfg(test)]

@@ -185,3 +185,48 @@ fn a_udp_socket_is_readable_while_a_datagram_waits() {
     server.recv_owned().unwrap();
     assert_eq!(now(at_server), PollFlags::OUT);
 }
+
+/// Also beside a datagram, and until the last error was read.
+#[test]
+fn an_icmp_error_is_an_error_of_a_datagram_sockets_descriptor() {
+    let (a, b) = nets();
+    let socket = UdpSocket::bind(&a, (V4[0], 9)).unwrap();
+    socket.set_nonblocking(true).unwrap();
+    let mut options = socket.options().unwrap();
+    options.icmp_errors = true;
+    socket.set_options(options).unwrap();
+    let server = UdpSocket::bind(&b, (V4[1], 7)).unwrap();
+    let fd = socket.ready_fd().unwrap();
+    let (rest, failed) = (PollFlags::OUT, PollFlags::OUT | PollFlags::ERR);
+    for _ in 0..3 {
+        assert_eq!(now(fd), rest);
+        for text in [b"first", b"other"] {
+            socket.send_to(text, (V4[1], 4)).unwrap();
+            until(fd, failed);
+            let began = Instant::now();
+            // The second error comes while the first one is queued.
+            while socket.recv(&mut [0; 9]).unwrap_err().kind() != ErrorKind::ConnectionRefused {
+                assert!(began.elapsed().as_secs() < 10, "{text:?}");
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            assert_eq!(now(fd), failed);
+        }
+        server.send_to(b"data", (V4[0], 9)).unwrap();
+        until(fd, failed | PollFlags::IN);
+        assert_eq!(socket.recv(&mut [0; 9]).unwrap(), 4);
+        assert_eq!(now(fd), failed);
+        for text in [b"first", b"other"] {
+            assert_eq!(now(fd), failed);
+            assert_eq!(socket.recv_icmp_error().unwrap().bytes, text);
+        }
+        let error = socket.recv_icmp_error().unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::WouldBlock);
+    }
+    // Without the option the queue is discarded.
+    socket.send_to(b"last", (V4[1], 4)).unwrap();
+    until(fd, failed);
+    options.icmp_errors = false;
+    socket.set_options(options).unwrap();
+    assert!(socket.take_error().unwrap().is_some());
+    assert_eq!(now(fd), rest);
+}

@@ -4,8 +4,10 @@ mod common;
 
 use common::{V4, V6, bytes, nets};
 use std::io::ErrorKind;
-use std::time::{Duration, Instant};
+use std::net::SocketAddr;
+use std::time::{Duration, Instant, SystemTime};
 use weir_socket::UdpSocket;
+use weir_stack::udp::SendInfo;
 
 const WAIT_MAX: Option<Duration> = Some(Duration::from_secs(10));
 
@@ -84,4 +86,42 @@ fn a_thread_that_waits_is_woken() {
         client.send_to(b"now", (V4[1], 7)).unwrap();
         assert_eq!(waiting.join().unwrap().0, b"now");
     });
+}
+
+#[test]
+fn a_datagram_is_sent_and_received_with_what_is_beside_it() {
+    let (a, b) = nets();
+    for (from, to) in [(V4[0], V4[1]), (V6[0], V6[1])] {
+        let server = UdpSocket::bind(&b, (to, 7)).unwrap();
+        let client = UdpSocket::bind(&a, (from, 0)).unwrap();
+        server.set_read_timeout(WAIT_MAX).unwrap();
+        let info = SendInfo {
+            from: Some(common::ip(from)),
+            hop_limit: Some(5),
+            ..SendInfo::default()
+        };
+        let began = SystemTime::now();
+        let to = SocketAddr::new(common::ip(to), 7);
+        client.send_with(b"beside", Some(to), &info).unwrap();
+        assert_eq!(server.peek_datagram().unwrap().bytes, b"beside");
+        let came = server.recv_datagram().unwrap();
+        assert_eq!((came.to, came.arrival.hop_limit), (to.ip(), 5));
+        assert_eq!(server.reply_source(&came), Some(to.ip()));
+        let at = server.system_time(came.arrival.at_ns);
+        let slack = Duration::from_millis(100);
+        assert!(at + slack >= began && at <= SystemTime::now() + slack);
+        let wrong = SendInfo {
+            from: Some(to.ip()),
+            ..info
+        };
+        let error = client.send_with(b"x", Some(to), &wrong).unwrap_err();
+        let expected = match to {
+            SocketAddr::V4(_) => ErrorKind::NetworkUnreachable,
+            SocketAddr::V6(_) => ErrorKind::InvalidInput,
+        };
+        assert_eq!(error.kind(), expected);
+        let error = client.send_with(b"x", None, &info).unwrap_err();
+        let expected = rustix::io::Errno::DESTADDRREQ.raw_os_error();
+        assert_eq!(error.raw_os_error(), Some(expected));
+    }
 }

@@ -283,6 +283,16 @@ impl<'a> ParsedPacket<'a> {
         }
     }
 
+    /// The hop limit (TTL) and the traffic class.
+    pub(crate) fn hop_limit_and_class(&self) -> (u8, u8) {
+        let ip = self.ip;
+        if ip[0] >> 4 == 6 {
+            (ip[7], ip[0] << 4 | ip[1] >> 4)
+        } else {
+            (ip[8], ip[1])
+        }
+    }
+
     /// The sum of the pseudo-header.
     #[inline]
     pub(crate) fn pseudo(&self, protocol: u8) -> Sum {

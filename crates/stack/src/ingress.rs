@@ -13,7 +13,7 @@
 //! written to the reader's buffer.
 
 use crate::iface::{
-    DropReason, Incoming, Input, Interface, Mode, Problem, Report, RxMeta, UnreachableKind,
+    DropReason, Incoming, Input, Interface, Mode, Problem, Report, ReportKind, RxMeta,
 };
 use crate::shard::MISDIRECTED_MAX;
 use crate::slab::Handle;
@@ -99,7 +99,7 @@ impl Ingress<'_> {
                 self.iface.counters.segments_fast += u64::from(direct == FastPathVerdict::Taken);
                 direct
             }
-            Protocol::UDP => match self.udp.direct(packet, received) {
+            Protocol::UDP => match self.udp.direct(now_ns, packet, received) {
                 Some(Ok(())) => {
                     self.iface.counters.datagrams_fast += 1;
                     FastPathVerdict::Taken
@@ -176,7 +176,7 @@ impl Ingress<'_> {
             }
             (Protocol::UDP, _) => {
                 self.iface.counters.datagrams_standard += 1;
-                self.udp.receive(incoming)
+                self.udp.receive(now_ns, incoming)
             }
             _ => Err(DropReason::ProtocolUnknown),
         };
@@ -193,18 +193,12 @@ impl Ingress<'_> {
     /// Processes an ICMP error, which counts only if it quotes a packet that this host can have
     /// sent (RFC 5927).
     pub(crate) fn report(&mut self, now_ns: u64, report: Report<'_>) -> Result<(), DropReason> {
-        let (Report::Unreachable {
+        let Report {
             addresses,
             protocol,
             transport,
             ..
-        }
-        | Report::TooBig {
-            addresses,
-            protocol,
-            transport,
-            ..
-        }) = report;
+        } = report;
         let port = |at: usize| u16::from_be_bytes([transport[at], transport[at + 1]]);
         let (src, dst): (IpAddr, IpAddr) = match addresses {
             AddrPair::V4(src, dst) => (src.into(), dst.into()),
@@ -216,25 +210,19 @@ impl Ingress<'_> {
         let (local, remote) = (SocketAddr::new(src, port(0)), SocketAddr::new(dst, port(2)));
         let seq = u32::from_be_bytes([transport[4], transport[5], transport[6], transport[7]]);
         let link = self.iface.link;
-        let related = match (protocol, report) {
-            (Protocol::UDP, Report::Unreachable { why, .. }) => {
-                self.udp
-                    .unreachable(link, local, remote, why == UnreachableKind::Port)
-            }
-            (Protocol::UDP, Report::TooBig { .. }) => {
-                self.udp.unreachable(link, local, remote, false)
-            }
-            (Protocol::TCP, Report::Unreachable { why, .. }) => {
+        let related = match (protocol, report.what) {
+            (Protocol::UDP, _) => self.udp.icmp_error(now_ns, link, (local, remote), &report),
+            (Protocol::TCP, ReportKind::Unreachable(why)) => {
                 self.tcp
                     .unreachable(now_ns, link, (local, remote), seq, why)
             }
-            (Protocol::TCP, Report::TooBig { .. }) => self.tcp.has_sent(link, (local, remote), seq),
+            (Protocol::TCP, ReportKind::TooBig(_)) => self.tcp.has_sent(link, (local, remote), seq),
             _ => false,
         };
         if !related {
             return Err(DropReason::IcmpUnrelated);
         }
-        if let Report::TooBig { mtu, .. } = report
+        if let ReportKind::TooBig(mtu) = report.what
             && self.iface.update_pmtu(now_ns, dst, mtu).is_some()
             && protocol == Protocol::TCP
         {

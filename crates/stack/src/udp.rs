@@ -1,7 +1,10 @@
 //! UDP sockets (RFC 768, RFC 1122 §4.1, RFC 8085).
 
 mod bind_table;
+mod errors;
 mod fast_path;
+
+pub use errors::{ICMP_ERRORS_MAX, IcmpCause, IcmpError};
 
 use crate::header_filter::HeaderFilter;
 use crate::iface::{Channel, DropReason, GROUPS_MAX, HOP_LIMIT, Header, Incoming, Routes};
@@ -31,6 +34,33 @@ pub const UDP_GROUPS_MAX: usize = 20;
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct UdpId(Handle);
 
+/// How a packet was received.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Arrival {
+    /// The number of the link.
+    pub link: u8,
+    /// The received hop limit (TTL).
+    pub hop_limit: u8,
+    /// The received traffic class: differentiated services and ECN bits.
+    pub traffic_class: u8,
+    /// When, by the stack's clock.
+    pub at_ns: u64,
+}
+
+/// What one datagram has in place of the socket's address and options (RFC 3542 §6); `None`
+/// leaves the socket's.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct SendInfo {
+    /// The source address.
+    pub from: Option<IpAddr>,
+    /// The link.
+    pub link: Option<u8>,
+    /// The hop limit (TTL).
+    pub hop_limit: Option<u8>,
+    /// The traffic class.
+    pub traffic_class: Option<u8>,
+}
+
 /// A received datagram.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Datagram {
@@ -38,6 +68,8 @@ pub struct Datagram {
     pub from: SocketAddr,
     /// The destination: an address of the host or a group.
     pub to: IpAddr,
+    /// How the datagram was received.
+    pub arrival: Arrival,
     /// The payload.
     pub bytes: Vec<u8>,
 }
@@ -76,9 +108,18 @@ pub enum SendError {
     /// The output queue is full.
     #[error("the queue to the link is full: poll the stack, then send again")]
     Full,
+    /// The source address is not one of this host.
+    #[error("{0} is not an address of this host: send from one of its own")]
+    Source(IpAddr),
+    /// The stack has no such link.
+    #[error("the stack has no link {0}: give the number of one, from 0 on")]
+    NoLink(u8),
     /// An ICMP error reported that an earlier datagram's destination port is closed.
     #[error("no application has a socket at {0}")]
     Refused(SocketAddr),
+    /// Another ICMP error was reported about an earlier datagram.
+    #[error("an earlier datagram was answered by an ICMP error: {0:?}")]
+    Icmp(IcmpCause),
     /// The socket is closed.
     #[error("the socket is closed")]
     Closed,
@@ -124,6 +165,21 @@ pub struct UdpOptions {
     /// The link of multicast and broadcast datagrams, unless the socket is bound to an
     /// address, which has its link, or the destination has a zone.
     pub group_link: u8,
+    /// Whether ICMP errors about the socket's datagrams are queued (`IP_RECVERR`).
+    pub icmp_errors: bool,
+    /// As `icmp_errors`, of ICMPv6 (`IPV6_RECVERR`).
+    pub icmpv6_errors: bool,
+}
+
+impl UdpOptions {
+    /// Whether ICMP errors of this IP version are queued.
+    pub fn queues_errors(&self, v6: bool) -> bool {
+        if v6 {
+            self.icmpv6_errors
+        } else {
+            self.icmp_errors
+        }
+    }
 }
 
 impl Default for UdpOptions {
@@ -134,6 +190,8 @@ impl Default for UdpOptions {
             group_loop: true,
             traffic_class: 0,
             group_link: 0,
+            icmp_errors: false,
+            icmpv6_errors: false,
         }
     }
 }
@@ -174,8 +232,10 @@ struct Socket {
     received: VecDeque<Datagram>,
     /// Bytes that `received` counts towards its limit.
     charged_bytes: usize,
-    /// An ICMP error reported that the peer's port is closed.
-    port_unreachable: bool,
+    /// The ICMP error that the next call reports.
+    pending_error: Option<IcmpCause>,
+    /// The ICMP errors that the application has asked for.
+    errors: VecDeque<IcmpError>,
     /// The expected headers of the peer's datagrams; not armed without a peer.
     filter: HeaderFilter,
     options: UdpOptions,
@@ -245,7 +305,8 @@ impl Sockets {
             remote: None,
             received: VecDeque::new(),
             charged_bytes: 0,
-            port_unreachable: false,
+            pending_error: None,
+            errors: VecDeque::new(),
             filter: HeaderFilter::default(),
             options: UdpOptions::default(),
             groups: Vec::new(),
@@ -393,17 +454,30 @@ impl Sockets {
         now_ns: u64,
         hosts: &mut Interfaces,
         id: UdpId,
-        to: SocketAddr,
+        (to, info): (SocketAddr, &SendInfo),
         bytes: &[u8],
     ) -> Result<(), SendError> {
         let socket = self.sockets.get_mut(id.0).ok_or(SendError::Closed)?;
-        if std::mem::take(&mut socket.port_unreachable) {
-            return Err(SendError::Refused(socket.remote.unwrap_or(to)));
+        if let Some(cause) = socket.pending_error.take() {
+            return Err(if cause.is_port_unreachable() {
+                SendError::Refused(socket.remote.unwrap_or(to))
+            } else {
+                SendError::Icmp(cause)
+            });
         }
-        let local = socket.from(to);
-        let link = match socket.remote {
-            Some(_) => Some(socket.link).filter(|link| hosts.is_egress_interface(*link, to)),
-            None => hosts.egress_interface(local, to, socket.options.group_link),
+        let local = info.from.unwrap_or_else(|| socket.from(to));
+        let link = match (info.link, socket.remote) {
+            _ if info.from.is_some() && !hosts.is_ours(local) => {
+                return Err(SendError::Source(local));
+            }
+            (Some(link), _) if usize::from(link) >= hosts.count() => {
+                return Err(SendError::NoLink(link));
+            }
+            (Some(link), _) => Some(link).filter(|link| hosts.is_egress_interface(*link, to)),
+            (None, Some(_)) if info.from.is_none() => {
+                Some(socket.link).filter(|link| hosts.is_egress_interface(*link, to))
+            }
+            _ => hosts.egress_interface(local, to, socket.options.group_link),
         };
         let host = link.and_then(|link| hosts.get_mut(link));
         let host = host.ok_or(SendError::NoRoute(to))?;
@@ -432,20 +506,26 @@ impl Sockets {
         let from = SocketAddr::new(from, socket.local.port());
         let to_group = to.ip().is_multicast();
         let header = Header {
-            hop_limit: if to_group {
+            hop_limit: info.hop_limit.unwrap_or(if to_group {
                 options.group_hop_limit
             } else {
                 options.hop_limit
-            },
-            traffic_class: options.traffic_class,
+            }),
+            traffic_class: info.traffic_class.unwrap_or(options.traffic_class),
             ..Header::new(addresses, Protocol::UDP)
         };
         host.send(now_ns, &header, &datagram);
+        let arrival = Arrival {
+            link: host.link,
+            hop_limit: header.hop_limit,
+            traffic_class: header.traffic_class,
+            at_ns: now_ns,
+        };
         if to_group
             && options.group_loop
             && host.is_in(to.ip())
             && let Err(reason @ DropReason::SocketFull) =
-                self.deliver_to_group(with_zone(from, host.link), to, bytes)
+                self.deliver_to_group(with_zone(from, host.link), to, arrival, bytes)
         {
             host.counters.drop(reason);
         }
@@ -469,7 +549,11 @@ impl Sockets {
     }
 
     /// Receives a datagram from the network.
-    pub(crate) fn receive(&mut self, incoming: &Incoming<'_>) -> Result<(), DropReason> {
+    pub(crate) fn receive(
+        &mut self,
+        now_ns: u64,
+        incoming: &Incoming<'_>,
+    ) -> Result<(), DropReason> {
         let datagram = udp::Datagram::new(incoming.payload).map_err(|_| DropReason::Malformed)?;
         if datagram.length() > incoming.payload.len() {
             return Err(DropReason::Malformed);
@@ -484,10 +568,16 @@ impl Sockets {
         }
         let from = SocketAddr::new(incoming.src(), datagram.src_port());
         let local = SocketAddr::new(incoming.dst(), datagram.dst_port());
+        let arrival = Arrival {
+            link: incoming.link,
+            hop_limit: incoming.hop_limit,
+            traffic_class: incoming.traffic_class,
+            at_ns: now_ns,
+        };
         let connected = self.find_connected(local, from);
         if incoming.to_group && connected.is_none() {
             let from = with_zone(from, incoming.link);
-            return self.deliver_to_group(from, local, datagram.payload());
+            return self.deliver_to_group(from, local, arrival, datagram.payload());
         }
         let name = connected.or_else(|| self.find_open(local, from));
         let name = name.ok_or(DropReason::PortUnknown)?;
@@ -503,7 +593,7 @@ impl Sockets {
             }
         }
         let from = with_zone(from, incoming.link);
-        self.deliver(name, from, local.ip(), datagram.payload())
+        self.deliver(name, (from, local.ip()), arrival, datagram.payload())
     }
 
     /// Appends a multicast or broadcast datagram to the queue of each socket that receives it.
@@ -511,6 +601,7 @@ impl Sockets {
         &mut self,
         from: SocketAddr,
         local: SocketAddr,
+        arrival: Arrival,
         bytes: &[u8],
     ) -> Result<(), DropReason> {
         let hearers = self.binds.all(local);
@@ -518,7 +609,7 @@ impl Sockets {
         let names: Vec<Handle> = names.collect();
         let nobody = Err(DropReason::PortUnknown);
         names.into_iter().fold(nobody, |kept, name| {
-            let one = self.deliver(name, from, local.ip(), bytes);
+            let one = self.deliver(name, (from, local.ip()), arrival, bytes);
             if kept.is_ok() { kept } else { one }
         })
     }
@@ -527,8 +618,8 @@ impl Sockets {
     fn deliver(
         &mut self,
         name: Handle,
-        from: SocketAddr,
-        to: IpAddr,
+        (from, to): (SocketAddr, IpAddr),
+        arrival: Arrival,
         bytes: &[u8],
     ) -> Result<(), DropReason> {
         self.last_socket = Some(name);
@@ -541,6 +632,7 @@ impl Sockets {
         socket.received.push_back(Datagram {
             from,
             to,
+            arrival,
             bytes: bytes.to_vec(),
         });
         self.notify(name);
@@ -601,45 +693,6 @@ impl Sockets {
     /// The oldest datagram in a socket's receive queue.
     pub(crate) fn front(&self, id: UdpId) -> Option<&Datagram> {
         self.sockets.get(id.0)?.received.front()
-    }
-
-    /// Takes the error that the peer's port is closed; false if there is none.
-    pub(crate) fn take_port_unreachable(&mut self, id: UdpId) -> bool {
-        let socket = self.sockets.get_mut(id.0);
-        socket.is_some_and(|socket| std::mem::take(&mut socket.port_unreachable))
-    }
-
-    /// Whether [`Sockets::take_port_unreachable`] would return true.
-    pub(crate) fn is_port_unreachable(&self, id: UdpId) -> bool {
-        self.sockets
-            .get(id.0)
-            .is_some_and(|socket| socket.port_unreachable)
-    }
-
-    /// Handles an ICMP error by this link about a datagram to `remote`; returns whether the
-    /// datagram can be one that the host sent by this link.
-    pub(crate) fn unreachable(
-        &mut self,
-        link: u8,
-        local: SocketAddr,
-        remote: SocketAddr,
-        hard: bool,
-    ) -> bool {
-        let Some(name) = self.find(local, remote) else {
-            return false;
-        };
-        if let Some(socket) = self.sockets.get_mut(name)
-            && socket.remote.is_some()
-        {
-            if socket.link != link {
-                return false;
-            }
-            if hard {
-                socket.port_unreachable = true;
-                self.notify(name);
-            }
-        }
-        true
     }
 }
 

@@ -140,6 +140,7 @@ fn programs_of_pages_are_the_examples_that_are_compiled() {
         ("docs/tutorials/sockets.md", "examples/echo.rs", 2),
         ("docs/how-to/share-a-tap.md", "examples/shared.rs", 3),
         ("docs/how-to/ports-in-c.md", "examples/port_count.c", 3),
+        ("docs/how-to/sockets-in-c.md", "examples/socket_echo.c", 2),
         ("docs/tutorials/protocol.md", "crates/weir/src/rarp.rs", 5),
         (
             "docs/how-to/add-a-protocol-view.md",

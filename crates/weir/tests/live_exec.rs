@@ -2,6 +2,10 @@
 //! the kernel's own sockets, in the same namespace, are the peer and the oracle.
 
 mod common;
+#[path = "exec/control.rs"]
+mod control;
+#[path = "exec/dnsmasq.rs"]
+mod dnsmasq;
 #[path = "exec/fork.rs"]
 mod fork;
 #[path = "exec/guests.rs"]
@@ -10,6 +14,8 @@ mod guests;
 mod limits;
 #[path = "common/live.rs"]
 mod live;
+#[path = "exec/names.rs"]
+mod names;
 #[path = "common/tap.rs"]
 mod tap;
 

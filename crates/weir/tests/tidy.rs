@@ -44,7 +44,7 @@ const ARROWS: [(&str, &[&str]); 27] = [
     ("cport", &["broker"]),
     ("ctap", &["tap"]),
     ("socket", &["wire", "ring", "link", "stack", "broker"]),
-    ("exec", &["socket", "stack"]),
+    ("exec", &["socket", "stack", "wire"]),
     ("pcap", &["filter", "broker", "wire"]),
     ("lab", &["wire", "filter", "demux", "ring", "link"]),
     (

@@ -225,13 +225,22 @@ fn opened(sock: &Sock, stream: &TcpStream) -> Result<(), c_int> {
             waited => waited?,
         }
     }
-    match take_error(sock, stream) {
+    answered(sock, stream)
+}
+
+/// The result of a `connect` whose peer has answered.
+fn answered(sock: &Sock, stream: &TcpStream) -> Result<(), c_int> {
+    let error = match take_error(sock, stream) {
+        // Another call has reported why it failed.
+        0 if sock.opening() == Opening::Aborted => libc::ECONNABORTED,
         0 => {
             sock.set_opening(Opening::Done);
-            Ok(())
+            return Ok(());
         }
-        error => Err(error),
-    }
+        error => error,
+    };
+    sock.set_opening(Opening::Failed);
+    Err(error)
 }
 
 /// Whether the peer has answered, or the attempt has failed.
@@ -244,16 +253,24 @@ fn is_answered(stream: &TcpStream) -> bool {
 
 /// `SO_ERROR`: why the connection failed, once.
 pub(crate) fn take_error(sock: &Sock, stream: &TcpStream) -> c_int {
+    use weir_stack::tcp::State;
     match stream.take_error() {
         Ok(Some(error)) => {
             if sock.opening() == Opening::Waits {
-                sock.set_opening(Opening::Failed);
+                sock.set_opening(Opening::Aborted);
             }
             errno(&error)
         }
         Ok(None) => {
             if sock.opening() == Opening::Waits && is_answered(stream) {
-                sock.set_opening(Opening::Unsaid);
+                let is_over = stream
+                    .info()
+                    .map_or(true, |info| info.state == State::Closed);
+                sock.set_opening(if is_over {
+                    Opening::Aborted
+                } else {
+                    Opening::Unsaid
+                });
             }
             0
         }
@@ -270,18 +287,16 @@ fn again(sock: &Arc<Sock>, stream: &TcpStream, remote: SocketAddr) -> Result<(),
             }
             opened(sock, stream)
         }
-        Opening::Waits => match take_error(sock, stream) {
-            0 => {
-                sock.set_opening(Opening::Done);
-                Ok(())
-            }
-            error => Err(error),
-        },
+        Opening::Waits => answered(sock, stream),
         Opening::Unsaid => {
             sock.set_opening(Opening::Done);
             Ok(())
         }
         Opening::Done => Err(libc::EISCONN),
+        Opening::Aborted => {
+            sock.set_opening(Opening::Failed);
+            Err(libc::ECONNABORTED)
+        }
         Opening::Failed => match owner_of_remote(remote, sock.kind)? {
             Owner::Weir(net) => open(sock, &net, remote),
             // The socket was replaced; the kernel has none any more.

@@ -1,7 +1,8 @@
 //! Calls that carry data in one buffer or several: `read`, `write`, `recv`, `send` and their like.
 
-use super::connect::{at_loopback, sender};
-use super::length;
+use super::connect::sender;
+use super::{datagram, length};
+use crate::control::Ancillary;
 use crate::relay::{calls as relay, datagram_calls};
 use crate::signals;
 use crate::sock::{Endpoint, MOVED, Sock, errno};
@@ -9,11 +10,12 @@ use crate::stats::{self, Call};
 use crate::wait::{Side, Wait};
 use crate::{address, real, table};
 use libc::{c_int, c_void, iovec, size_t, sockaddr, socklen_t, ssize_t};
-use std::io::{self, IoSlice, IoSliceMut, Read, Write};
+use std::io::{IoSlice, IoSliceMut, Read, Write};
 use std::net::SocketAddr;
 use std::slice::{from_raw_parts, from_raw_parts_mut};
 use std::sync::atomic::Ordering::Relaxed;
-use weir_socket::{TcpStream, UdpSocket};
+use weir_socket::TcpStream;
+use weir_stack::udp::SendInfo;
 
 /// Largest number of buffers of one call (`IOV_MAX`).
 pub(super) const PARTS_MAX: usize = 1024;
@@ -27,8 +29,10 @@ pub(super) struct Received {
     pub(super) count: usize,
     /// The sender of a datagram.
     pub(super) from: Option<SocketAddr>,
-    /// `MSG_TRUNC` if the datagram was cut.
+    /// `MSG_TRUNC` if the datagram was cut; `MSG_ERRQUEUE` for an ICMP error.
     pub(super) flags: c_int,
+    /// What else a datagram brings.
+    pub(super) ancillary: Ancillary,
 }
 
 /// A buffer of the caller to be read.
@@ -87,7 +91,7 @@ pub(super) unsafe fn slices<'a>(
 ///
 /// # Safety
 /// As [`slices`].
-pub(super) unsafe fn rooms<'a>(
+pub(crate) unsafe fn rooms<'a>(
     parts: *const iovec,
     count: usize,
 ) -> Result<Vec<IoSliceMut<'a>>, c_int> {
@@ -111,12 +115,15 @@ pub(super) fn receive(
     rooms: &mut [IoSliceMut<'_>],
     flags: c_int,
 ) -> Result<Received, c_int> {
-    if flags & libc::MSG_ERRQUEUE != 0 {
-        return Err(libc::EAGAIN);
-    }
     match sock.endpoint() {
+        Endpoint::Udp(udp) if flags & libc::MSG_ERRQUEUE != 0 => {
+            datagram::receive_error(sock, &udp, rooms, flags)
+        }
+        Endpoint::Stream(_) | Endpoint::Listener(_) if flags & libc::MSG_ERRQUEUE != 0 => {
+            Err(libc::EAGAIN)
+        }
         Endpoint::Stream(stream) => receive_stream(sock, &stream, rooms, flags),
-        Endpoint::Udp(udp) => receive_datagram(sock, &udp, rooms, flags),
+        Endpoint::Udp(udp) => datagram::receive(sock, &udp, rooms, flags),
         Endpoint::Foreign(_) => Err(crate::fork::refuse()),
         Endpoint::Relay(_) => Err(MOVED),
         Endpoint::Listener(_) | Endpoint::Open => Err(libc::ENOTCONN),
@@ -141,6 +148,7 @@ fn receive_stream(
         count,
         from: None,
         flags: 0,
+        ancillary: Ancillary::None,
     };
     if flags & libc::MSG_PEEK != 0 {
         let first = rooms.iter_mut().find(|room| !room.is_empty());
@@ -186,73 +194,12 @@ fn is_unopened(sock: &Sock, stream: &TcpStream) -> bool {
     use weir_stack::tcp::State;
     match sock.opening() {
         Opening::Failed => true,
-        Opening::Done | Opening::Unsaid => false,
+        Opening::Done | Opening::Unsaid | Opening::Aborted => false,
         Opening::Waits => {
             let state = stream.info().map(|info| info.state);
             // A failed attempt reports its error.
             state.is_ok_and(|state| state == State::SynSent) && !sock.nonblocking.load(Relaxed)
         }
-    }
-}
-
-fn receive_datagram(
-    sock: &Sock,
-    udp: &UdpSocket,
-    rooms: &mut [IoSliceMut<'_>],
-    flags: c_int,
-) -> Result<Received, c_int> {
-    let mut wait = Wait::new(sock, Side::Receive, flags);
-    let blocks = wait.blocks();
-    if flags & libc::MSG_PEEK != 0 {
-        let mut bytes = vec![0; 65_536];
-        let peeked = wait.until(|| or_end(sock, blocks, udp.peek_from(&mut bytes)))?;
-        return Ok(scatter(
-            peeked.map(|(len, from)| (&bytes[..len], from)),
-            rooms,
-            flags,
-        ));
-    }
-    let received = wait.until(|| or_end(sock, blocks, udp.recv_owned()))?;
-    let received = received.as_ref();
-    Ok(scatter(
-        received.map(|(bytes, from)| (&bytes[..], *from)),
-        rooms,
-        flags,
-    ))
-}
-
-/// A call that would wait reads the end of a socket that was shut down, as in Linux.
-fn or_end<T>(sock: &Sock, blocks: bool, received: io::Result<T>) -> io::Result<Option<T>> {
-    match received {
-        Err(error) if blocks && sock.shut.load(Relaxed) && errno(&error) == libc::EAGAIN => {
-            Ok(None)
-        }
-        received => received.map(Some),
-    }
-}
-
-/// Spreads a datagram over buffers; `None` is the end.
-fn scatter(
-    datagram: Option<(&[u8], SocketAddr)>,
-    rooms: &mut [IoSliceMut<'_>],
-    flags: c_int,
-) -> Received {
-    let (mut bytes, from) = datagram.map_or((&[][..], None), |(bytes, from)| (bytes, Some(from)));
-    let whole = bytes.len();
-    for room in rooms {
-        let count = room.len().min(bytes.len());
-        room[..count].copy_from_slice(&bytes[..count]);
-        bytes = &bytes[count..];
-    }
-    let is_cut = !bytes.is_empty();
-    Received {
-        count: if flags & libc::MSG_TRUNC != 0 {
-            whole
-        } else {
-            whole - bytes.len()
-        },
-        from,
-        flags: if is_cut { libc::MSG_TRUNC } else { 0 },
     }
 }
 
@@ -263,6 +210,16 @@ pub(super) fn send_parts(
     flags: c_int,
     to: Option<SocketAddr>,
 ) -> Result<usize, c_int> {
+    send_parts_with(sock, parts, flags, (to, &SendInfo::default()))
+}
+
+/// As [`send_parts`], with what a datagram has in place of its socket's address and options.
+pub(super) fn send_parts_with(
+    sock: &Sock,
+    parts: &[IoSlice<'_>],
+    flags: c_int,
+    (to, info): (Option<SocketAddr>, &SendInfo),
+) -> Result<usize, c_int> {
     match sock.endpoint() {
         Endpoint::Stream(stream) => {
             let sent = send_stream(sock, &stream, parts, flags);
@@ -272,7 +229,7 @@ pub(super) fn send_parts(
             }
             sent
         }
-        Endpoint::Udp(udp) => send_datagram(sock, &udp, parts, flags, to),
+        Endpoint::Udp(udp) => datagram::send(sock, &udp, parts, flags, (to, info)),
         Endpoint::Foreign(_) => Err(crate::fork::refuse()),
         Endpoint::Relay(_) => Err(MOVED),
         Endpoint::Listener(_) | Endpoint::Open => Err(libc::EPIPE),
@@ -286,7 +243,7 @@ fn send_stream(
     flags: c_int,
 ) -> Result<usize, c_int> {
     use crate::sock::Opening;
-    if sock.opening() == Opening::Failed {
+    if matches!(sock.opening(), Opening::Failed | Opening::Aborted) {
         return Err(libc::EPIPE);
     }
     let more = flags & libc::MSG_MORE != 0;
@@ -331,42 +288,6 @@ fn rest<'a>(parts: &'a [IoSlice<'_>], mut skip: usize) -> Vec<IoSlice<'a>> {
         rest.push(IoSlice::new(&part[start..]));
     }
     rest
-}
-
-fn send_datagram(
-    sock: &Sock,
-    udp: &UdpSocket,
-    parts: &[IoSlice<'_>],
-    flags: c_int,
-    to: Option<SocketAddr>,
-) -> Result<usize, c_int> {
-    let joined: Vec<u8>;
-    let bytes = match parts {
-        [part] => &part[..],
-        _ => {
-            joined = parts.iter().flat_map(|part| part.iter().copied()).collect();
-            &joined
-        }
-    };
-    if sock.shut_write.load(Relaxed) {
-        return Err(libc::EPIPE);
-    }
-    let to = to.map(|to| at_loopback(address::unmapped(to)));
-    if let Some(to) = to
-        && is_broadcast(to)
-        && !sock.is_on(libc::SOL_SOCKET, libc::SO_BROADCAST)
-    {
-        return Err(libc::EACCES);
-    }
-    let mut wait = Wait::new(sock, Side::Send, flags);
-    wait.until(|| match to {
-        Some(to) => udp.send_to(bytes, to),
-        None => udp.send(bytes),
-    })
-}
-
-fn is_broadcast(to: SocketAddr) -> bool {
-    matches!(to, SocketAddr::V4(v4) if v4.ip().is_broadcast())
 }
 
 /// `read(2)`.

@@ -1,11 +1,12 @@
 //! `recvmsg`, `sendmsg` and the calls for several messages.
 
 use super::connect::sender;
-use super::data::{destination, receive, rooms, send_parts, slices};
+use super::data::{destination, receive, rooms, send_parts_with, slices};
 use super::length;
+use crate::control::{self, Given};
 use crate::relay::datagram_calls;
 use crate::signals;
-use crate::sock::{MOVED, Sock};
+use crate::sock::{Endpoint, MOVED, Sock};
 use crate::stats::{self, Call};
 use crate::{address, host, real, relay, table};
 use libc::{c_int, c_uint, mmsghdr, msghdr, ssize_t, timespec};
@@ -15,7 +16,7 @@ use std::time::{Duration, Instant};
 /// Most messages of one call, as in Linux (`UIO_MAXIOV`).
 const MESSAGES_MAX: c_uint = 1024;
 
-/// `recvmsg(2)`. Weir's sockets have no ancillary data.
+/// `recvmsg(2)`.
 ///
 /// # Safety
 /// As `recvmsg(2)`.
@@ -64,13 +65,13 @@ unsafe fn receive_message(sock: &Sock, message: *mut msghdr, flags: c_int) -> Re
         }
         None => message.msg_namelen = 0,
     }
-    message.msg_controllen = 0;
-    message.msg_flags = received.flags;
+    // SAFETY: a valid message has a valid buffer for ancillary data.
+    let cut = unsafe { control::write(message, sock.domain, &received.ancillary) };
+    message.msg_flags = received.flags | cut;
     Ok(received.count)
 }
 
-/// `sendmsg(2)`. Ancillary data for weir's sockets is refused with `EINVAL`, and so is passing a
-/// descriptor of weir to another process.
+/// `sendmsg(2)`.
 ///
 /// # Safety
 /// As `sendmsg(2)`.
@@ -135,9 +136,6 @@ unsafe fn sender_of(
 unsafe fn send_message(sock: &Sock, message: *const msghdr, flags: c_int) -> Result<usize, c_int> {
     // SAFETY: the caller's promise.
     let message = unsafe { &*message };
-    if message.msg_controllen > 0 && !message.msg_control.is_null() {
-        return Err(libc::EINVAL);
-    }
     // SAFETY: a valid message has a valid name and valid buffers.
     let (remote, parts) = unsafe {
         (
@@ -146,7 +144,19 @@ unsafe fn send_message(sock: &Sock, message: *const msghdr, flags: c_int) -> Res
         )
     };
     let to = destination(sock, message.msg_name.cast(), remote)?;
-    send_parts(sock, &parts, flags, to)
+    let Endpoint::Udp(udp) = sock.endpoint() else {
+        // SAFETY: a valid message has valid ancillary data.
+        unsafe { control::check_of_stream(message) }?;
+        return send_parts_with(sock, &parts, flags, (to, &Default::default()));
+    };
+    if message.msg_control.is_null() || message.msg_controllen == 0 {
+        return send_parts_with(sock, &parts, flags, (to, &Default::default()));
+    }
+    let peer = to.or_else(|| udp.peer_addr().ok());
+    let to_v4 = peer.is_none_or(|peer| address::unmapped(peer).is_ipv4());
+    // SAFETY: a valid message has valid ancillary data.
+    let given = unsafe { Given::read(message, sock.domain, to_v4) }?;
+    send_parts_with(sock, &parts, flags, (to, &given.resolve()?))
 }
 
 /// The descriptors that a message passes on (`SCM_RIGHTS`).

@@ -16,18 +16,22 @@ macro_rules! or_again {
 
 pub(crate) mod connect;
 mod data;
+mod datagram;
 mod descriptor;
 mod file;
 mod message;
+mod names;
 mod naming;
 pub(crate) mod opening;
 mod polling;
 
 pub use connect::connect;
+pub(crate) use data::rooms;
 pub use data::*;
 pub use descriptor::*;
 pub use file::*;
 pub use message::*;
+pub use names::*;
 pub use naming::*;
 pub use opening::*;
 pub use polling::*;

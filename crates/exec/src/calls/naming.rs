@@ -100,7 +100,12 @@ fn peer(sock: &Sock) -> Result<SocketAddr, c_int> {
         Endpoint::Stream(stream) => {
             use weir_stack::tcp::State;
             let state = stream.info().map(|info| info.state);
-            if matches!(state, Ok(State::SynSent | State::Closed) | Err(_)) {
+            // A connection that both ends have closed has none any more.
+            let none = matches!(
+                state,
+                Ok(State::SynSent | State::TimeWait | State::Closed) | Err(_)
+            );
+            if none {
                 return Err(libc::ENOTCONN);
             }
             stream.peer_addr().map_err(|error| errno(&error))
@@ -244,7 +249,7 @@ fn shut(sock: &Sock, how: c_int) -> Result<(), c_int> {
     };
     match sock.endpoint() {
         Endpoint::Stream(stream) => {
-            if sock.opening() == Opening::Failed {
+            if matches!(sock.opening(), Opening::Failed | Opening::Aborted) {
                 return Err(libc::ENOTCONN);
             }
             stream.shutdown(how).map_err(|error| errno(&error))

@@ -27,23 +27,52 @@ pub unsafe extern "C" fn socket(domain: c_int, kind: c_int, protocol: c_int) -> 
     stats::kernels(Call::Socket);
     // SAFETY: the caller's promises.
     let fd = unsafe { real::socket(domain, kind, protocol) };
-    let flags = libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
-    let pure = kind & !flags;
-    let is_ours = match (domain, pure) {
-        (libc::AF_INET | libc::AF_INET6, libc::SOCK_STREAM) => {
-            matches!(protocol, 0 | libc::IPPROTO_TCP)
-        }
-        (libc::AF_INET | libc::AF_INET6, libc::SOCK_DGRAM) => {
-            matches!(protocol, 0 | libc::IPPROTO_UDP)
-        }
-        _ => false,
-    };
-    if fd >= 0 && is_ours && host::is_configured() && !signals::is_inside() {
-        let _inside = signals::enter();
-        let sock = Arc::new(Sock::open(domain, pure, kind & libc::SOCK_NONBLOCK != 0));
-        table::insert(fd, &sock);
+    let is_ours = is_internet(domain, kind) && has_protocol(kind, protocol);
+    if fd >= 0 && is_ours && host::is_for_all() && !signals::is_inside() {
+        note(fd, domain, kind);
     }
     fd
+}
+
+/// `socket(2)` of a program that asks for weir's sockets by name ([`crate::own`]).
+pub(crate) fn socket_of_weir(domain: c_int, kind: c_int, protocol: c_int) -> c_int {
+    if !matches!(domain, libc::AF_INET | libc::AF_INET6) {
+        return answer(Err(libc::EAFNOSUPPORT));
+    }
+    if !is_internet(domain, kind) || !has_protocol(kind, protocol) {
+        return answer(Err(libc::EPROTONOSUPPORT));
+    }
+    if !host::is_configured() {
+        return answer(Err(libc::ENETDOWN));
+    }
+    // SAFETY: the call takes numbers.
+    let fd = unsafe { real::socket(domain, kind, protocol) };
+    if fd >= 0 {
+        note(fd, domain, kind);
+    }
+    fd
+}
+
+const KIND_FLAGS: c_int = libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
+
+fn is_internet(domain: c_int, kind: c_int) -> bool {
+    matches!(domain, libc::AF_INET | libc::AF_INET6)
+        && matches!(kind & !KIND_FLAGS, libc::SOCK_STREAM | libc::SOCK_DGRAM)
+}
+
+fn has_protocol(kind: c_int, protocol: c_int) -> bool {
+    match kind & !KIND_FLAGS {
+        libc::SOCK_STREAM => matches!(protocol, 0 | libc::IPPROTO_TCP),
+        _ => matches!(protocol, 0 | libc::IPPROTO_UDP),
+    }
+}
+
+/// Enters a new socket of the kernel, which may become one of weir.
+fn note(fd: c_int, domain: c_int, kind: c_int) {
+    let _inside = signals::enter();
+    let is_nonblocking = kind & libc::SOCK_NONBLOCK != 0;
+    let sock = Arc::new(Sock::open(domain, kind & !KIND_FLAGS, is_nonblocking));
+    table::insert(fd, &sock);
 }
 
 /// `bind(2)`.
@@ -97,13 +126,15 @@ fn bind_to(sock: &Arc<Sock>, local: SocketAddr) -> Result<bool, c_int> {
         Endpoint::Open => {}
         Endpoint::Foreign(_) => return Err(crate::fork::refuse()),
         Endpoint::Relay(_) => return Err(MOVED),
-        _ => return Err(libc::EINVAL),
+        _ => return Err(bound_again(sock, local)),
     }
-    let is_bound = sock.reserved.lock().unwrap_or_else(PoisonError::into_inner);
-    if is_bound.is_some() {
-        return Err(libc::EINVAL);
+    let is_bound = {
+        let reserved = sock.reserved.lock();
+        reserved.unwrap_or_else(PoisonError::into_inner).is_some()
+    };
+    if is_bound {
+        return Err(bound_again(sock, local));
     }
-    drop(is_bound);
     match owner_of_local(local, sock.kind)? {
         Owner::Kernel => Ok(false),
         Owner::Other => {
@@ -126,6 +157,18 @@ fn bind_to(sock: &Arc<Sock>, local: SocketAddr) -> Result<bool, c_int> {
             }
             Ok(true)
         }
+    }
+}
+
+/// The error of binding a socket that is bound: of IPv4, Linux looks at the address first.
+fn bound_again(sock: &Sock, local: SocketAddr) -> c_int {
+    let is_foreign = sock.domain == libc::AF_INET
+        && !local.ip().to_canonical().is_loopback()
+        && matches!(owner_of_local(local, sock.kind), Ok(Owner::Kernel));
+    if is_foreign {
+        libc::EADDRNOTAVAIL
+    } else {
+        libc::EINVAL
     }
 }
 

@@ -6,7 +6,7 @@ use super::guest;
 use super::name::{self, Kind, Name};
 use super::{Got, receive_passed};
 use crate::sock::last_errno;
-use crate::{address, real, signals, table};
+use crate::{address, control, real, signals, table};
 use libc::{c_int, c_short, c_void, iovec, msghdr, size_t, sockaddr, socklen_t, ssize_t};
 use std::mem::zeroed;
 use std::net::SocketAddr;
@@ -209,8 +209,7 @@ pub(crate) fn received(fd: c_int, wanted: usize, count: ssize_t) -> ssize_t {
     }
 }
 
-/// Sends a message. The kernel's signal for a closed pair comes only where TCP sends one. Ancillary data
-/// is refused, as for weir's other sockets.
+/// Sends a message. The kernel's signal for a closed pair comes only where TCP sends one.
 ///
 /// # Safety
 /// `message` is valid.
@@ -221,9 +220,12 @@ pub(crate) unsafe fn send_message(fd: c_int, message: *const msghdr, flags: c_in
     }
     // SAFETY: the caller's promise.
     let mut copy = unsafe { *message };
-    if copy.msg_controllen > 0 && !copy.msg_control.is_null() {
-        return crate::calls::length(Err(libc::EINVAL));
+    // SAFETY: a valid message has valid ancillary data.
+    if let Err(error) = unsafe { control::check_of_stream(&copy) } {
+        return crate::calls::length(Err(error));
     }
+    copy.msg_control = std::ptr::null_mut();
+    copy.msg_controllen = 0;
     if table::is_opening(fd) {
         let _inside = signals::enter();
         if is_waiting(fd) && (flags & libc::MSG_DONTWAIT != 0 || is_nonblocking(fd)) {
@@ -355,7 +357,11 @@ fn is_owners((level, option): (c_int, c_int)) -> bool {
         libc::IPPROTO_IP | libc::IPPROTO_IPV6 => true,
         libc::SOL_SOCKET => matches!(
             option,
-            libc::SO_KEEPALIVE | libc::SO_LINGER | libc::SO_BROADCAST
+            libc::SO_KEEPALIVE
+                | libc::SO_LINGER
+                | libc::SO_BROADCAST
+                | libc::SO_TIMESTAMP
+                | libc::SO_TIMESTAMPNS
         ),
         _ => false,
     }
@@ -374,6 +380,7 @@ pub(crate) fn option(fd: c_int, option: (c_int, c_int)) -> Option<Result<Vec<u8>
         (libc::SOL_SOCKET, libc::SO_ACCEPTCONN) => (name.kind == Kind::Listener).into(),
         (libc::SOL_SOCKET, libc::SO_ERROR) if is_datagrams => datagram_calls::take_error(fd),
         (libc::SOL_SOCKET, libc::SO_ERROR) if name.peer.is_some() => take_error(fd),
+        (libc::IPPROTO_TCP, _) if is_datagrams => return Some(guest::get(fd, option)),
         (libc::IPPROTO_TCP, libc::TCP_NODELAY) => 1,
         (libc::IPPROTO_TCP, own) if OF_RELAY.contains(&own) => 0,
         _ if is_owners(option) => return Some(guest::get(fd, option)),
@@ -396,7 +403,7 @@ pub(crate) fn set_option(
             .map_or(0, |bytes| c_int::from_ne_bytes(*bytes));
         set_int(fd, libc::SO_BROADCAST, value);
     }
-    if is_owners(option) {
+    if is_owners(option) || table::is_datagrams(fd) && option.0 == libc::IPPROTO_TCP {
         return Some(guest::set(fd, option, value));
     }
     (option.0 == libc::IPPROTO_TCP).then_some(Ok(()))

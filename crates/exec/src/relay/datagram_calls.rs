@@ -2,9 +2,11 @@
 //! calls write and read.
 
 use super::calls::{GONE_PAUSE, int_option, is_owner_alive};
+use super::guest;
 use super::name::Name;
 use super::protocol::{DATAGRAM_MAX, HEADER, Header};
-use crate::calls::length;
+use crate::calls::{length, rooms};
+use crate::control::{self, Ancillary, Beside, Given};
 use crate::sock::last_errno;
 use crate::{address, real, signals};
 use libc::{c_int, c_void, iovec, msghdr, size_t, ssize_t};
@@ -25,9 +27,6 @@ pub(crate) unsafe fn send_message(fd: c_int, message: *const msghdr, flags: c_in
 /// # Safety
 /// `message` is valid.
 unsafe fn send(fd: c_int, message: &msghdr, flags: c_int) -> Result<usize, c_int> {
-    if message.msg_controllen > 0 && !message.msg_control.is_null() {
-        return Err(libc::EINVAL);
-    }
     let header = if message.msg_name.is_null() {
         Header::Connected
     } else {
@@ -36,7 +35,9 @@ unsafe fn send(fd: c_int, message: &msghdr, flags: c_int) -> Result<usize, c_int
         check(fd, to)?;
         Header::Address(to)
     };
-    let mut header = header.to_bytes();
+    // SAFETY: a valid message has valid ancillary data.
+    let given = unsafe { given(fd, message, header) }?;
+    let mut header = header.with(given.to_bytes());
     // SAFETY: a valid message has valid buffers.
     let parts = unsafe { parts(message, &mut header) };
     let len: usize = parts.iter().skip(1).map(|part| part.iov_len).sum();
@@ -57,6 +58,25 @@ unsafe fn send(fd: c_int, message: &msghdr, flags: c_int) -> Result<usize, c_int
         libc::EPIPE | libc::ECONNRESET => Err(gone(fd).unwrap_or(libc::EPIPE)),
         error => Err(error),
     }
+}
+
+/// The ancillary data of a message with this header.
+///
+/// # Safety
+/// `message` is valid.
+unsafe fn given(fd: c_int, message: &msghdr, header: Header) -> Result<Given, c_int> {
+    if message.msg_control.is_null() || message.msg_controllen == 0 {
+        return Ok(Given::default());
+    }
+    let _inside = signals::enter();
+    let domain = Name::of(fd).ok_or(libc::ENOTSOCK)?.domain;
+    let to = match header {
+        Header::Address(to) => Some(to),
+        _ => guest::names(fd)?.1,
+    };
+    let to_v4 = to.is_none_or(|to| address::unmapped(to).is_ipv4());
+    // SAFETY: the caller's promise.
+    unsafe { Given::read(message, domain, to_v4) }
 }
 
 /// Refuses a destination as the kernel does.
@@ -102,7 +122,8 @@ pub(crate) unsafe fn receive_message(fd: c_int, message: *mut msghdr, flags: c_i
 /// `message` is valid.
 unsafe fn receive(fd: c_int, message: &mut msghdr, flags: c_int) -> Result<usize, c_int> {
     if flags & libc::MSG_ERRQUEUE != 0 {
-        return Err(libc::EAGAIN);
+        // SAFETY: the caller's promise.
+        return unsafe { receive_error(fd, message, flags) };
     }
     loop {
         let mut header = [0; HEADER];
@@ -138,24 +159,69 @@ unsafe fn receive(fd: c_int, message: &mut msghdr, flags: c_int) -> Result<usize
                 continue;
             }
         };
-        let domain = Name::of(fd).map_or(libc::AF_INET6, |name| name.domain);
-        let name = message.msg_name.cast::<libc::sockaddr>();
-        if name.is_null() {
-            message.msg_namelen = 0;
-        } else {
-            // SAFETY: a valid message has a valid name.
-            unsafe {
-                address::write(
-                    address::shown(from, domain),
-                    name,
-                    &raw mut message.msg_namelen,
-                )
-            }?;
-        }
-        message.msg_controllen = 0;
-        message.msg_flags = behind.msg_flags & libc::MSG_TRUNC;
+        let beside = Beside::from_bytes(&Header::ancillary(&header));
+        let ancillary = beside.map_or(Ancillary::None, Ancillary::Datagram);
+        // SAFETY: the caller's promise.
+        unsafe { describe(fd, message, from, &ancillary) }?;
+        message.msg_flags |= behind.msg_flags & libc::MSG_TRUNC;
         return Ok(count.saturating_sub(HEADER));
     }
+}
+
+/// Writes a message's name, ancillary data and flags.
+///
+/// # Safety
+/// `message` is valid.
+unsafe fn describe(
+    fd: c_int,
+    message: &mut msghdr,
+    from: SocketAddr,
+    ancillary: &Ancillary,
+) -> Result<(), c_int> {
+    let domain = Name::of(fd).map_or(libc::AF_INET6, |name| name.domain);
+    let name = message.msg_name.cast::<libc::sockaddr>();
+    let from = address::shown(from, domain);
+    if name.is_null() {
+        message.msg_namelen = 0;
+    } else {
+        // SAFETY: a valid message has a valid name.
+        unsafe { address::write(from, name, &raw mut message.msg_namelen) }?;
+    }
+    // SAFETY: a valid message has a valid buffer for ancillary data.
+    message.msg_flags = unsafe { control::write(message, domain, ancillary) };
+    Ok(())
+}
+
+/// Receives an ICMP error, which the owner has.
+///
+/// # Safety
+/// `message` is valid.
+unsafe fn receive_error(fd: c_int, message: &mut msghdr, flags: c_int) -> Result<usize, c_int> {
+    let inside = signals::enter();
+    let error = guest::icmp_error(fd)?;
+    if matches!(peek(fd), Some((Header::Error(_), _))) {
+        // The error's other report.
+        drop_first(fd);
+    }
+    drop(inside);
+    let (bytes, to) = (error.bytes.clone(), error.to);
+    // SAFETY: the caller's promise.
+    unsafe { describe(fd, message, to, &Ancillary::Error(Box::new(error))) }?;
+    let mut rest = &bytes[..];
+    // SAFETY: a valid message has valid buffers.
+    for room in &mut unsafe { rooms(message.msg_iov, message.msg_iovlen) }? {
+        let count = room.len().min(rest.len());
+        room[..count].copy_from_slice(&rest[..count]);
+        rest = &rest[count..];
+    }
+    message.msg_flags |= libc::MSG_ERRQUEUE;
+    if !rest.is_empty() {
+        message.msg_flags |= libc::MSG_TRUNC;
+    }
+    Ok(match flags & libc::MSG_TRUNC {
+        0 => bytes.len() - rest.len(),
+        _ => bytes.len(),
+    })
 }
 
 /// Drops the first message, which a call has only looked at.

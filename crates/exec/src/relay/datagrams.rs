@@ -5,6 +5,7 @@ use super::protocol::{DATAGRAM_MAX, HEADER, Header, Key};
 use super::pump::Interest;
 use crate::address;
 use crate::calls::connect::at_loopback;
+use crate::control::{BESIDE, Beside, Given};
 use crate::sock::{Sock, errno};
 use libc::c_int;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -14,6 +15,7 @@ use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::task::{Context, Poll};
 use weir_socket::UdpSocket;
+use weir_stack::udp::SendInfo;
 
 /// Datagrams of one turn each way, so that no socket keeps the others waiting.
 const DATAGRAMS_MAX: usize = 64;
@@ -25,7 +27,7 @@ pub(super) struct Datagrams {
     fd: OwnedFd,
     key: Key,
     /// A datagram for which the host had no room.
-    up: Option<(SocketAddr, Vec<u8>)>,
+    up: Option<(SocketAddr, SendInfo, Vec<u8>)>,
     /// A message for which the application had no room.
     down: Option<Vec<u8>>,
     /// Whether the application has shut its end down for writing.
@@ -60,7 +62,7 @@ impl Datagrams {
         scratch: &mut [u8],
         again: &mut bool,
     ) -> Option<Interest> {
-        self.pass_down(context, scratch, again)?;
+        self.pass_down(context, again)?;
         self.pass_up(context, scratch, again)?;
         Some(Interest {
             read: self.up.is_none() && !self.up_done,
@@ -69,33 +71,31 @@ impl Datagrams {
     }
 
     /// From the network to the application.
-    fn pass_down(
-        &mut self,
-        context: &mut Context<'_>,
-        scratch: &mut [u8],
-        again: &mut bool,
-    ) -> Option<()> {
+    fn pass_down(&mut self, context: &mut Context<'_>, again: &mut bool) -> Option<()> {
         for _ in 0..DATAGRAMS_MAX {
             if let Some(message) = self.down.take()
                 && !self.give(message)?
             {
                 return Some(());
             }
-            let (head, room) = scratch.split_at_mut(HEADER);
-            let (header, len) = match self.udp.poll_recv_from(context, room) {
+            let message = match self.udp.poll_recv_datagram(context) {
                 Poll::Pending => return Some(()),
-                Poll::Ready(Ok((len, from))) => (Header::Address(from), len),
+                Poll::Ready(Ok(datagram)) => {
+                    let beside = Beside::of(&self.sock, &self.udp, &datagram);
+                    let beside = beside.map_or([0; BESIDE], Beside::to_bytes);
+                    let header = Header::Address(datagram.from).with(beside);
+                    [&header, &datagram.bytes[..]].concat()
+                }
                 Poll::Ready(Err(error)) => match errno(&error) {
                     // The host has ended, and the socket with it.
                     libc::ENETDOWN => {
                         self.report(libc::ENETDOWN);
                         return None;
                     }
-                    error => (Header::Error(error), 0),
+                    error => Header::Error(error).to_bytes().to_vec(),
                 },
             };
-            head.copy_from_slice(&header.to_bytes());
-            self.down = Some(scratch[..HEADER + len].to_vec());
+            self.down = Some(message);
         }
         *again = true;
         Some(())
@@ -130,10 +130,10 @@ impl Datagrams {
         again: &mut bool,
     ) -> Option<()> {
         for _ in 0..DATAGRAMS_MAX {
-            if let Some((to, bytes)) = self.up.take() {
-                match self.udp.poll_send_to(context, &bytes, to) {
+            if let Some((to, info, bytes)) = self.up.take() {
+                match self.udp.poll_send_with(context, &bytes, to, &info) {
                     Poll::Pending => {
-                        self.up = Some((to, bytes));
+                        self.up = Some((to, info, bytes));
                         return Some(());
                     }
                     Poll::Ready(Ok(_)) => {}
@@ -147,7 +147,7 @@ impl Datagrams {
                 Ok((0, _)) if self.is_hung_up() => return None,
                 Ok((0, _)) => self.up_done = true,
                 Ok((count, _)) => match self.destination(&scratch[..count]) {
-                    Ok(to) => self.up = Some((to, scratch[HEADER..count].to_vec())),
+                    Ok((to, info)) => self.up = Some((to, info, scratch[HEADER..count].to_vec())),
                     Err(error) => self.report(error),
                 },
                 Err(Errno::AGAIN) => return Some(()),
@@ -160,16 +160,21 @@ impl Datagrams {
         Some(())
     }
 
-    /// Where a message of the application goes.
-    fn destination(&self, message: &[u8]) -> Result<SocketAddr, c_int> {
+    /// Where a message of the application goes, and how.
+    fn destination(&self, message: &[u8]) -> Result<(SocketAddr, SendInfo), c_int> {
         if message.len() > HEADER + DATAGRAM_MAX {
             return Err(libc::EMSGSIZE);
         }
-        match Header::from_bytes(message) {
-            Some(Header::Address(to)) => Ok(at_loopback(address::unmapped(to))),
-            Some(Header::Connected) => self.udp.peer_addr().map_err(|_| libc::EDESTADDRREQ),
-            Some(Header::Error(_)) | None => Err(libc::EINVAL),
-        }
+        let to = match Header::from_bytes(message) {
+            Some(Header::Address(to)) => at_loopback(address::unmapped(to)),
+            Some(Header::Connected) => {
+                let peer = self.udp.peer_addr();
+                peer.map_err(|_| libc::EDESTADDRREQ)?
+            }
+            Some(Header::Error(_)) | None => return Err(libc::EINVAL),
+        };
+        let given = Given::from_bytes(&Header::ancillary(message));
+        Ok((to, given.resolve()?))
     }
 
     /// Whether all processes have closed the application's end.

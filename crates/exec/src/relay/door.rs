@@ -12,6 +12,8 @@ use super::{passing, relay_any};
 use crate::address::unmapped;
 use crate::calls::connect::{at_loopback, start};
 use crate::calls::opening::{bind_udp, listener_of, reserve};
+use crate::control::Reported;
+use crate::dns::forwarder;
 use crate::host::{self, Owner, owner_of_local, owner_of_remote};
 use crate::options::{self, Recorded};
 use crate::ports::Reserved;
@@ -300,6 +302,19 @@ impl Guest {
             Request::Get { key, option } => {
                 let value = options::get(found(house, &key)?, option)?;
                 Ok((value, None))
+            }
+            Request::Forwarders => {
+                let ports = forwarder::ports(&host::own()?)?;
+                let bytes = ports.iter().flat_map(|port| port.to_ne_bytes());
+                Ok((bytes.collect(), None))
+            }
+            Request::IcmpError { key } => {
+                let sock = found(house, &key)?;
+                let Endpoint::Udp(udp) = sock.endpoint() else {
+                    return Err(libc::EAGAIN);
+                };
+                let error = udp.recv_icmp_error().map_err(|error| errno(&error))?;
+                Ok((Reported::of(sock, &udp, error).to_bytes(), None))
             }
         }
     }

@@ -9,6 +9,8 @@ use super::name::Name;
 use super::passing;
 use super::protocol::{KERNELS, Key, MESSAGE_MAX, Reader, Request, Wanted};
 use crate::calls::opening::sharing;
+use crate::control::Reported;
+use crate::dns::Ports;
 use crate::host;
 use crate::ports::Reserved;
 use crate::sock::{Sock, last_errno, replace};
@@ -354,4 +356,20 @@ pub(crate) fn get(fd: c_int, option: (c_int, c_int)) -> Result<Vec<u8>, c_int> {
         option,
     };
     ask_of(&request)
+}
+
+/// `recvmsg(2)` with `MSG_ERRQUEUE` of a relayed UDP socket.
+pub(crate) fn icmp_error(fd: c_int) -> Result<Reported, c_int> {
+    let bytes = ask_of(&Request::IcmpError { key: key(fd)? })?;
+    Reported::from_bytes(&bytes).ok_or(libc::EIO)
+}
+
+/// The transport ports of the owner's forwarders of names.
+pub(crate) fn forwarders() -> Result<Ports, c_int> {
+    let bytes = or_by_next_owner(|| ask(&Request::Forwarders))?.0;
+    let mut ports = Ports::default();
+    for (port, bytes) in ports.iter_mut().zip(bytes.as_chunks().0) {
+        *port = u16::from_ne_bytes(*bytes);
+    }
+    Ok(ports)
 }

@@ -36,8 +36,11 @@
 //! # Datagrams
 //!
 //! Each message is a [`Header`] and the datagram. To the owner, the header has the destination, or
-//! none for the connected peer; from the owner, the sender, or an error.
+//! none for the connected peer; from the owner, the sender, or an error. The rest of the header is
+//! ancillary data: to the owner [`Given`](crate::control::Given), from the owner
+//! [`Beside`](crate::control::Beside).
 
+use crate::control::BESIDE;
 use libc::c_int;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr, SocketAddrV6};
 
@@ -137,6 +140,11 @@ pub(crate) enum Request {
     },
     /// `getsockopt` of a relayed socket. The answer is the value.
     Get { key: Key, option: (c_int, c_int) },
+    /// `recvmsg` with `MSG_ERRQUEUE` of a relayed UDP socket. The answer is a
+    /// [`Reported`](crate::control::Reported).
+    IcmpError { key: Key },
+    /// The forwarders of names. The answer has the transport port of each.
+    Forwarders,
 }
 
 const BIND: u8 = 1;
@@ -148,6 +156,8 @@ const PEER: u8 = 6;
 const NAMES: u8 = 7;
 const SET: u8 = 8;
 const GET: u8 = 9;
+const ICMP_ERROR: u8 = 10;
+const FORWARDERS: u8 = 11;
 
 impl Request {
     pub(crate) fn to_bytes(&self) -> Vec<u8> {
@@ -211,6 +221,11 @@ impl Request {
                 to.extend(key);
                 put_option(&mut to, *option, &[]);
             }
+            Request::IcmpError { key } => {
+                to.push(ICMP_ERROR);
+                to.extend(key);
+            }
+            Request::Forwarders => to.push(FORWARDERS),
         }
         to
     }
@@ -257,6 +272,8 @@ impl Request {
                 let (option, _) = from.option()?;
                 Request::Get { key, option }
             }
+            ICMP_ERROR => Request::IcmpError { key: from.array()? },
+            FORWARDERS => Request::Forwarders,
             _ => return None,
         };
         from.0.is_empty().then_some(request)
@@ -379,8 +396,8 @@ impl Reader<'_> {
     }
 }
 
-/// Length of a [`Header`].
-pub(crate) const HEADER: usize = 2 + ADDRESS;
+/// Length of a [`Header`], with ancillary data.
+pub(crate) const HEADER: usize = 2 + ADDRESS + BESIDE;
 /// The largest datagram of UDP over IPv4 without options: 65,535 - 20 - 8 bytes.
 pub(crate) const DATAGRAM_MAX: usize = 65_507;
 
@@ -396,6 +413,14 @@ pub(crate) enum Header {
 }
 
 impl Header {
+    /// The header with this ancillary data.
+    pub(crate) fn with(self, ancillary: [u8; BESIDE]) -> [u8; HEADER] {
+        let mut bytes = self.to_bytes();
+        bytes[HEADER - BESIDE..].copy_from_slice(&ancillary);
+        bytes
+    }
+
+    /// The header without ancillary data.
     pub(crate) fn to_bytes(self) -> [u8; HEADER] {
         let mut bytes = Vec::with_capacity(HEADER);
         match self {
@@ -412,6 +437,12 @@ impl Header {
         let mut header = [0; HEADER];
         header[..bytes.len()].copy_from_slice(&bytes);
         header
+    }
+
+    /// The ancillary data of the header that a message begins with; none if it has no header.
+    pub(crate) fn ancillary(bytes: &[u8]) -> [u8; BESIDE] {
+        let header = bytes.get(..HEADER).and_then(<[u8]>::last_chunk);
+        header.copied().unwrap_or([0; BESIDE])
     }
 
     /// The header that a message begins with; `None` if it is not one.

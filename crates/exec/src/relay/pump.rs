@@ -9,7 +9,7 @@ use super::door::{Door, GUESTS_MAX, Guest, Household, STRANGERS_MAX};
 use super::lease::Child;
 use super::listening::Listening;
 use super::pair::{CHUNK, Pair};
-use super::protocol::Key;
+use super::protocol::{DATAGRAM_MAX, HEADER, Key};
 use crate::host;
 use crate::signals;
 use crate::sock::Sock;
@@ -251,7 +251,8 @@ struct Thread {
 impl Thread {
     fn run(&mut self) {
         let _inside = signals::enter();
-        let mut scratch = vec![0; CHUNK];
+        // A datagram with its header may be longer than a chunk.
+        let mut scratch = vec![0; CHUNK.max(HEADER + DATAGRAM_MAX + 1)];
         let mut due: HashSet<u64> = HashSet::new();
         loop {
             if due.is_empty() {

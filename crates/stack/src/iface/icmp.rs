@@ -1,7 +1,9 @@
 //! ICMP (RFC 792, RFC 1122 §3.2.2) and ICMPv6 (RFC 4443): echo replies, and errors sent and
 //! received.
 
-use super::{DropReason, Header, Incoming, Interface};
+use super::{DropReason, HOP_LIMIT, Header, Incoming, Interface};
+use crate::udp::IcmpCause;
+use std::net::IpAddr;
 use weir_wire::icmp::{Echo, Message, Repr};
 use weir_wire::{AddrPair, Protocol, ipv4, ipv6};
 
@@ -36,23 +38,32 @@ pub(crate) enum UnreachableKind {
     Other,
 }
 
+/// What an ICMP error reports.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum ReportKind {
+    /// Destination unreachable.
+    Unreachable(UnreachableKind),
+    /// The packet exceeds the MTU, in bytes, of a link of the path.
+    TooBig(usize),
+}
+
 /// An ICMP error of a router or the destination about a packet that this host sent.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Report<'a> {
-    /// Destination unreachable.
-    Unreachable {
-        why: UnreachableKind,
-        addresses: AddrPair,
-        protocol: Protocol,
-        transport: &'a [u8],
-    },
-    /// The packet exceeds the MTU of a link of the path.
-    TooBig {
-        mtu: usize,
-        addresses: AddrPair,
-        protocol: Protocol,
-        transport: &'a [u8],
-    },
+pub(crate) struct Report<'a> {
+    pub(crate) what: ReportKind,
+    /// Type and code.
+    pub(crate) cause: IcmpCause,
+    /// The MTU of a packet that was too big, the offset of a wrong field, or 0.
+    pub(crate) info: u32,
+    /// The error's sender.
+    pub(crate) offender: IpAddr,
+    /// The hop limit (TTL) and the traffic class of the error.
+    pub(crate) hop_limit: u8,
+    pub(crate) traffic_class: u8,
+    /// The packet that the error quotes.
+    pub(crate) addresses: AddrPair,
+    pub(crate) protocol: Protocol,
+    pub(crate) transport: &'a [u8],
 }
 
 mod kind {
@@ -96,7 +107,7 @@ impl Interface {
         match Echo::parse(&message, incoming.addresses) {
             Some(echo) if !echo.reply => self.answer_echo(now_ns, incoming, echo).map(|()| None),
             Some(_) => Err(DropReason::IcmpUnrelated),
-            None => report(&message, incoming.addresses).map(Some),
+            None => report(&message, incoming).map(Some),
         }
     }
 
@@ -210,43 +221,56 @@ fn is_icmp_error(incoming: &Incoming<'_>) -> bool {
     }
 }
 
-fn report<'a>(message: &Message<'a>, addresses: AddrPair) -> Result<Report<'a>, DropReason> {
+fn report<'a>(message: &Message<'a>, incoming: &Incoming<'_>) -> Result<Report<'a>, DropReason> {
     let first = Repr::parse(message);
-    let v4 = matches!(addresses, AddrPair::V4(..));
-    let (quoted, protocol, transport) = quoted(message.payload(), v4)?;
-    let too_big = |mtu| Report::TooBig {
-        mtu,
-        addresses: quoted,
-        protocol,
-        transport,
-    };
-    let unreachable = |why| Report::Unreachable {
-        why,
-        addresses: quoted,
-        protocol,
-        transport,
-    };
-    match (v4, first.kind, first.code) {
-        (true, kind::V4_UNREACHABLE, 4) => Ok(too_big((first.rest & 0xffff) as usize)),
-        (true, kind::V4_UNREACHABLE, code) => Ok(unreachable(match code {
-            2 | 3 => UnreachableKind::Port,
-            0 | 6 | 9 | 11 => UnreachableKind::Network,
-            _ => UnreachableKind::Host,
-        })),
-        (false, kind::V6_UNREACHABLE, code) => Ok(unreachable(match code {
-            4 => UnreachableKind::Port,
-            0 => UnreachableKind::Network,
-            _ => UnreachableKind::Host,
-        })),
-        (true, kind::V4_TIME_EXCEEDED, _) | (false, kind::V6_TIME_EXCEEDED, _) => {
-            Ok(unreachable(UnreachableKind::Host))
+    let v4 = matches!(incoming.addresses, AddrPair::V4(..));
+    let (addresses, protocol, transport) = quoted(message.payload(), v4)?;
+    use ReportKind::{TooBig, Unreachable};
+    let (what, info) = match (v4, first.kind, first.code) {
+        (true, kind::V4_UNREACHABLE, 4) => {
+            let mtu = first.rest & 0xffff;
+            (TooBig(mtu as usize), mtu)
         }
-        (true, kind::V4_PARAMETER, _) => Ok(unreachable(UnreachableKind::Other)),
-        (false, kind::V6_TOO_BIG, _) => Ok(too_big(first.rest as usize)),
-        (false, kind::V6_PARAMETER, 1) => Ok(unreachable(UnreachableKind::Port)),
-        (false, kind::V6_PARAMETER, _) => Ok(unreachable(UnreachableKind::Other)),
-        _ => Err(DropReason::IcmpUnknown),
-    }
+        (true, kind::V4_UNREACHABLE, code) => (
+            Unreachable(match code {
+                2 | 3 => UnreachableKind::Port,
+                0 | 6 | 9 | 11 => UnreachableKind::Network,
+                _ => UnreachableKind::Host,
+            }),
+            0,
+        ),
+        (false, kind::V6_UNREACHABLE, code) => (
+            Unreachable(match code {
+                4 => UnreachableKind::Port,
+                0 => UnreachableKind::Network,
+                _ => UnreachableKind::Host,
+            }),
+            0,
+        ),
+        (true, kind::V4_TIME_EXCEEDED, _) | (false, kind::V6_TIME_EXCEEDED, _) => {
+            (Unreachable(UnreachableKind::Host), 0)
+        }
+        (true, kind::V4_PARAMETER, _) => (Unreachable(UnreachableKind::Other), first.rest >> 24),
+        (false, kind::V6_TOO_BIG, _) => (TooBig(first.rest as usize), first.rest),
+        (false, kind::V6_PARAMETER, 1) => (Unreachable(UnreachableKind::Port), first.rest),
+        (false, kind::V6_PARAMETER, _) => (Unreachable(UnreachableKind::Other), first.rest),
+        _ => return Err(DropReason::IcmpUnknown),
+    };
+    Ok(Report {
+        what,
+        cause: IcmpCause {
+            v6: !v4,
+            kind: first.kind,
+            code: first.code,
+        },
+        info,
+        offender: incoming.src(),
+        hop_limit: incoming.hop_limit,
+        traffic_class: incoming.traffic_class,
+        addresses,
+        protocol,
+        transport,
+    })
 }
 
 /// The packet quoted in an ICMP error; `None` for another message.
@@ -269,8 +293,27 @@ pub(crate) fn quoted_by<'a>(
 pub(crate) fn unreachable_report(packet: &[u8]) -> Option<Report<'_>> {
     let v4 = packet.first()? >> 4 == 4;
     let (addresses, protocol, transport) = quoted(packet, v4).ok()?;
-    Some(Report::Unreachable {
-        why: UnreachableKind::Neighbour,
+    // Host unreachable, or address unreachable, as a router reports it.
+    let (kind, code) = if v4 {
+        (kind::V4_UNREACHABLE, 1)
+    } else {
+        (kind::V6_UNREACHABLE, 3)
+    };
+    let offender = match addresses {
+        AddrPair::V4(own, _) => own.into(),
+        AddrPair::V6(own, _) => own.into(),
+    };
+    Some(Report {
+        what: ReportKind::Unreachable(UnreachableKind::Neighbour),
+        cause: IcmpCause {
+            v6: !v4,
+            kind,
+            code,
+        },
+        info: 0,
+        offender,
+        hop_limit: HOP_LIMIT,
+        traffic_class: 0,
         addresses,
         protocol,
         transport,

@@ -57,7 +57,9 @@ pub use routes::Route;
 pub(crate) use address::Lifetimes;
 pub(crate) use ext_header::walk;
 pub(crate) use header_cache::HeaderCache;
-pub(crate) use icmp::{Problem, Report, UnreachableKind, quoted_by, unreachable_report};
+pub(crate) use icmp::{
+    Problem, Report, ReportKind, UnreachableKind, quoted_by, unreachable_report,
+};
 pub(crate) use input::{Incoming, Input};
 pub(crate) use output::Header;
 pub(crate) use routes::Routes;

@@ -3,7 +3,8 @@
 use super::Stack;
 use crate::iface::Channel;
 use crate::udp::{
-    BindError, Datagram, GroupError, SendError, UdpAddrs, UdpBind, UdpId, UdpOptions,
+    BindError, Datagram, GroupError, IcmpCause, IcmpError, SendError, SendInfo, UdpAddrs, UdpBind,
+    UdpId, UdpOptions,
 };
 use std::net::{IpAddr, SocketAddr};
 
@@ -63,8 +64,23 @@ impl Stack {
         to: SocketAddr,
         bytes: &[u8],
     ) -> Result<(), SendError> {
-        self.udp
-            .send(now_ns, &mut self.interfaces, socket, to, bytes)
+        self.udp_send_with(now_ns, socket, to, &SendInfo::default(), bytes)
+    }
+
+    /// As [`Stack::udp_send`], with a source address, a link or options of this datagram alone.
+    ///
+    /// # Errors
+    /// As [`Stack::udp_send`]; also if the address is not the host's, or there is no such link.
+    pub fn udp_send_with(
+        &mut self,
+        now_ns: u64,
+        socket: UdpId,
+        to: SocketAddr,
+        info: &SendInfo,
+        bytes: &[u8],
+    ) -> Result<(), SendError> {
+        let hosts = &mut self.interfaces;
+        self.udp.send(now_ns, hosts, socket, (to, info), bytes)
     }
 
     /// Takes the oldest datagram from a socket's receive queue; `None` if it is empty.
@@ -94,14 +110,42 @@ impl Stack {
         self.udp.waiting(socket)
     }
 
-    /// Whether an ICMP error has reported that the connected peer's port is closed.
-    pub fn udp_is_refused(&self, socket: UdpId) -> bool {
-        self.udp.is_port_unreachable(socket)
+    /// Whether an ICMP error is pending, which the socket's next call reports.
+    pub fn udp_has_pending_error(&self, socket: UdpId) -> bool {
+        self.udp.has_pending_error(socket)
     }
 
-    /// As [`Stack::udp_is_refused`], and clears the error, so that the next datagram is sent.
-    pub fn udp_take_refused(&mut self, socket: UdpId) -> bool {
-        self.udp.take_port_unreachable(socket)
+    /// Takes the pending ICMP error, so that the next datagram is sent; `None` if there is none.
+    pub fn udp_take_pending_error(&mut self, socket: UdpId) -> Option<IcmpCause> {
+        self.udp.take_pending_error(socket)
+    }
+
+    /// Takes the oldest ICMP error about datagrams of a socket, if [`UdpOptions::icmp_errors`] asks
+    /// for them; `None` if there is none. The pending error is then the next one in the queue.
+    pub fn udp_take_icmp_error(&mut self, socket: UdpId) -> Option<IcmpError> {
+        self.udp.take_icmp_error(socket)
+    }
+
+    /// Number of errors for [`Stack::udp_take_icmp_error`].
+    pub fn udp_icmp_errors(&self, socket: UdpId) -> usize {
+        self.udp.icmp_errors(socket)
+    }
+
+    /// Discards the errors for [`Stack::udp_take_icmp_error`].
+    pub fn udp_discard_icmp_errors(&mut self, socket: UdpId) {
+        self.udp.discard_icmp_errors(socket);
+    }
+
+    /// The address that a reply to a datagram is sent from: the destination of the datagram, or, if
+    /// that is a group or a broadcast address, the link's address for the sender. `None` if there
+    /// is none.
+    pub fn udp_reply_source(&self, datagram: &Datagram) -> Option<IpAddr> {
+        if self.interfaces.is_ours(datagram.to) {
+            return Some(datagram.to);
+        }
+        let link = usize::from(datagram.arrival.link);
+        let mut hosts = self.interfaces.iter().skip(link);
+        hosts.next()?.routes.source_for(datagram.from.ip())
     }
 
     /// Takes the next UDP socket that has received a datagram or an ICMP error; `None` if

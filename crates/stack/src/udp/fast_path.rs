@@ -1,7 +1,7 @@
 //! The fast path of connected sockets: datagrams with the headers that the
 //! socket's filter expects (Biersack and Rütsche 1996, §3.2).
 
-use super::Sockets;
+use super::{Arrival, Sockets};
 use crate::header_filter::{HeaderFilter, ParsedPacket};
 use crate::iface::{DropReason, RxMeta};
 use crate::links::{Interfaces, with_zone};
@@ -22,6 +22,7 @@ impl Sockets {
     /// Receives a unicast IP packet, if it is one for the fast path.
     pub(crate) fn direct(
         &mut self,
+        now_ns: u64,
         packet: &[u8],
         received: RxMeta,
     ) -> Option<Result<(), DropReason>> {
@@ -54,10 +55,17 @@ impl Sockets {
         if !unsummed && !received.checksum_ok && sum() != 0 {
             return Some(Err(DropReason::ChecksumWrong));
         }
+        let (hop_limit, traffic_class) = parts.hop_limit_and_class();
+        let arrival = Arrival {
+            link: received.link,
+            hop_limit,
+            traffic_class,
+            at_ns: now_ns,
+        };
         Some(self.deliver(
             name,
-            with_zone(remote, received.link),
-            local.ip(),
+            (with_zone(remote, received.link), local.ip()),
+            arrival,
             datagram.payload(),
         ))
     }

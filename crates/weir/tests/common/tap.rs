@@ -24,7 +24,7 @@ pub(crate) const HOST: [&str; 6] = [
 
 pub(crate) struct Kernel {
     pub(crate) host: Host,
-    _lab: Lab,
+    pub(crate) lab: Lab,
 }
 
 /// As [`kernel`]; `None` also without one of these programs.
@@ -39,7 +39,7 @@ pub(crate) fn kernel() -> Option<Kernel> {
     }
     let lab = Lab::new();
     let host = lab.host("kernel").unwrap();
-    let kernel = Kernel { host, _lab: lab };
+    let kernel = Kernel { host, lab };
     let tap = kernel.host.tap("tap0", unprivileged::NOBODY).unwrap();
     tap.up().unwrap();
     tap.add_address([192, 0, 2, 1], 24).unwrap();

@@ -1,5 +1,6 @@
 """Prints what calls on sockets return, a line each. Run on the kernel's sockets and on weir's, the
-lines must be the same. Arguments: the own address and the peer's, of one version of IP."""
+lines must be the same. Arguments: the own address and the peer's, of one version of IP; and `relayed` for
+sockets that another process has."""
 
 import array
 import contextlib
@@ -62,6 +63,7 @@ def names():
         tried("bind to a foreign address", new.bind, ("198.51.100.99" if FAMILY == 2 else "2001:db8:9::9", 0))
         tried("bind", new.bind, (OWN, 5001))
         tried("bind again", new.bind, (OWN, 5002))
+        tried("bind again to a foreign address", new.bind, ("198.51.100.99" if FAMILY == 2 else "2001:db8:9::9", 0))
         tried("bound name", lambda: new.getsockname()[:2] == (OWN, 5001))
         with socket.socket(FAMILY, STREAM) as other:
             tried("bind to a taken address", other.bind, (OWN, 5001))
@@ -82,6 +84,20 @@ def names():
         tried("connect again", stream.connect, (PEER, 7))
         tried("bind a stream", stream.bind, (OWN, 0))
         tried("listen on a stream", stream.listen)
+    with connected() as stream:
+        stream.shutdown(socket.SHUT_WR)
+        tried("the end", stream.recv, 1)
+        time.sleep(0.1)
+        tried("peer of a connection that is over", stream.getpeername)
+    with socket.socket(FAMILY, DATAGRAM) as datagrams:
+        datagrams.bind((OWN, 0))
+        tried("bind datagrams again", datagrams.bind, (OWN, 0))
+        tried("to a foreign address", datagrams.bind, ("198.51.100.99" if FAMILY == 2 else "2001:db8:9::9", 0))
+        tried("set an option of TCP", datagrams.setsockopt, socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        tried("get it", datagrams.getsockopt, socket.IPPROTO_TCP, socket.TCP_NODELAY)
+        for option in (socket.SO_KEEPALIVE, socket.SO_RCVLOWAT):
+            tried("set one of streams", datagrams.setsockopt, socket.SOL_SOCKET, option, 1)
+            tried("get it", datagrams.getsockopt, socket.SOL_SOCKET, option)
 
 
 def opening():
@@ -113,6 +129,27 @@ def opening():
         with contextlib.suppress(TimeoutError):
             late.connect((PEER[:-1] + "77" if FAMILY == 2 else "2001:db8::77", 7))
         say("an absent station", "no answer")
+
+
+def failing():
+    """What a relayed socket does not do: it forgets a failure with its report."""
+    with socket.socket(FAMILY, STREAM) as waits:
+        waits.setblocking(False)
+        tried("connect without blocking to a closed port", waits.connect, (PEER, 4))
+        say("it fails", polled(waits, select.POLLIN | select.POLLOUT))
+        error = waits.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+        say("because", errno.errorcode.get(error))
+        tried("recv then ends", waits.recv, 1)
+        tried("send then fails", waits.send, b"x")
+        tried("the next connect is aborted", waits.connect, (PEER, 7))
+        tried("recv is as at first", waits.recv, 1)
+        tried("and the one after it begins", waits.connect, (PEER, 4))
+        say("it fails", polled(waits, select.POLLIN))
+        tried("recv reports it", waits.recv, 1)
+        tried("once", waits.recv, 1)
+        tried("the next connect is aborted again", waits.connect, (PEER, 7))
+        tried("another one", waits.connect, (PEER, 7))
+        say("it opens", polled(waits, select.POLLOUT))
 
 
 def data():
@@ -400,7 +437,8 @@ def signals():
 
 
 def main():
-    for part in (names, opening, data, options, descriptors, sets, accepting, datagrams, shutting, signals):
+    parts = () if sys.argv[3:] else (failing,)
+    for part in (*parts, names, opening, data, options, descriptors, sets, accepting, datagrams, shutting, signals):
         say("--", part.__name__)
         part()
 

@@ -7,6 +7,7 @@ use crate::net::shards::shard_io::ShardIo;
 use crate::net::sock::readiness::{Interest, Readiness, SocketWaiters, Waiters};
 use crate::net::sock::ready_fd::Hide;
 use rustix::io::Errno;
+use rustix::net::SocketType;
 use std::collections::HashMap;
 use std::task::Waker;
 use std::time::{Duration, Instant};
@@ -26,6 +27,16 @@ pub(crate) enum Id {
     Stream(TcpId),
     Listener(ListenerId),
     Udp(UdpId),
+}
+
+impl Id {
+    /// The type of the socket.
+    pub(crate) fn kind(self) -> SocketType {
+        match self {
+            Id::Stream(_) | Id::Listener(_) => SocketType::STREAM,
+            Id::Udp(_) => SocketType::DGRAM,
+        }
+    }
 }
 
 pub(crate) struct NetState {
@@ -440,9 +451,11 @@ impl NetState {
             }
             Id::Udp(udp) => {
                 let (shut_read, shut_write) = self.is_shut(id);
-                let failed = self.stack.udp_is_refused(udp);
+                let pending = self.stack.udp_has_pending_error(udp);
                 Readiness {
-                    readable: shut_read || failed || self.stack.udp_waiting(udp) > 0,
+                    readable: shut_read || self.stack.udp_waiting(udp) > 0,
+                    pending,
+                    erroneous: pending || self.stack.udp_icmp_errors(udp) > 0,
                     writable: shut_write || !self.tx_blocked.contains(&id),
                     ended: shut_read,
                     over: shut_read && shut_write,
@@ -491,6 +504,7 @@ impl NetState {
             ended: ended || shut_read,
             over: error.is_some() || ended && shut_write,
             failed: error.is_some() && !is_reported,
+            ..Readiness::default()
         }
     }
 }

@@ -315,7 +315,8 @@ impl SocketInner {
             // An application that waits for the descriptor need not drive the net.
             self.shared().would_block(state);
             let (now, hide) = (state.readiness(self.id), state.hide);
-            state.socket_waiters(self.id).ready_fd(now, hide)
+            let made = (self.id.kind(), hide);
+            state.socket_waiters(self.id).ready_fd(now, made)
         })?;
         Ok(self.ready.get_or_init(|| made).as_fd())
     }

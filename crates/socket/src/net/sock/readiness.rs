@@ -1,6 +1,7 @@
 //! The waiters of a socket: threads, tasks, and pollers of its descriptor.
 
 use super::ready_fd::{Hide, ReadyFd, SharedReadyFd};
+use rustix::net::SocketType;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Condvar};
 use std::task::Waker;
@@ -29,14 +30,18 @@ pub(crate) struct Readiness {
     pub(crate) over: bool,
     /// The connection ended with an error (`POLLERR`).
     pub(crate) failed: bool,
+    /// An error is pending: each call of a datagram socket would return it.
+    pub(crate) pending: bool,
+    /// A datagram socket has a pending error, or a queued ICMP error (`POLLERR`).
+    pub(crate) erroneous: bool,
 }
 
 impl Readiness {
     /// Whether a call on this side would not wait.
     pub(crate) fn is(&self, side: Interest) -> bool {
         match side {
-            Interest::Read => self.readable,
-            Interest::Write => self.writable,
+            Interest::Read => self.readable || self.pending,
+            Interest::Write => self.writable || self.pending,
             Interest::AllAcked => self.all_acked,
         }
     }
@@ -51,6 +56,8 @@ impl Readiness {
             ended: self.ended || other.ended,
             over: self.over || other.over,
             failed: self.failed || other.failed,
+            pending: self.pending || other.pending,
+            erroneous: self.erroneous || other.erroneous,
         }
     }
 
@@ -62,6 +69,8 @@ impl Readiness {
         ended: true,
         over: true,
         failed: true,
+        pending: true,
+        erroneous: true,
     };
 }
 
@@ -180,11 +189,11 @@ impl SocketWaiters {
     pub(crate) fn ready_fd(
         &mut self,
         now: Readiness,
-        hide: Hide,
+        (kind, hide): (SocketType, Hide),
     ) -> rustix::io::Result<Arc<OwnedFd>> {
         let ready = match self.ready.take() {
             Some(ready) => ready,
-            None => ReadyFd::new(hide)?,
+            None => ReadyFd::new(kind, hide)?,
         };
         let ready = self.ready.insert(ready);
         ready.set(now);

@@ -1,23 +1,28 @@
 //! [`ReadyFd`]: a descriptor whose readiness, as `poll` reports it, is that of a socket.
 //!
-//! The descriptor is one end of a pair of Unix sockets. This process has both ends:
+//! The descriptor is one end of a pair of Unix sockets, of the socket's type. This process has both
+//! ends:
 //!
 //! ```text
-//!  readable      a byte lies in its queue      sent from the other end
-//!  writable      its own queue has room        filled and drained by us
-//!  POLLRDHUP     the other end is shut down for writing
-//!  POLLHUP       the other end is closed; POLLERR if it had not read all
+//!                 streams, listeners                     datagrams
+//!  readable       a byte lies in its queue, sent from the other end
+//!  writable       its own queue has room, filled and drained by us
+//!  POLLRDHUP      the other end is shut down for writing   it is shut down for reading
+//!  POLLHUP        the other end is closed                  it is shut down both ways
+//!  POLLERR        the same, and it had not read all        the other end has parted from it,
+//!                                                          and had not read all: cleared by
+//!                                                          reading SO_ERROR
 //! ```
 //!
-//! The kernel therefore reports level and edge changes as for a TCP socket, in `poll`,
+//! The kernel therefore reports level and edge changes as for a TCP or UDP socket, in `poll`,
 //! `select`, `epoll` and `io_uring` alike.
 
 use super::readiness::Readiness;
 use rustix::io::Errno;
 use rustix::net::sockopt::{set_socket_send_buffer_size, socket_error};
 use rustix::net::{
-    AddressFamily, RecvFlags, SendFlags, Shutdown, SocketFlags, SocketType, recv, send, shutdown,
-    socketpair,
+    AddressFamily, RecvFlags, SendFlags, Shutdown, SocketAddrAny, SocketAddrUnix, SocketFlags,
+    SocketType, bind, connect, connect_unspec, getsockname, recv, send, shutdown, socketpair,
 };
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -35,25 +40,32 @@ pub(crate) struct ReadyFd {
     /// The application's end.
     fd: Arc<OwnedFd>,
     other: Option<OwnedFd>,
+    is_datagrams: bool,
+    /// The name of the application's end, once the other end has parted from it.
+    name: Option<SocketAddrAny>,
     is_readable: bool,
     is_writable: bool,
     is_ended: bool,
+    is_erroneous: bool,
 }
 
 impl ReadyFd {
     /// Creates a descriptor that is writable and not readable.
-    pub(crate) fn new(hide: Hide) -> rustix::io::Result<ReadyFd> {
+    pub(crate) fn new(kind: SocketType, hide: Hide) -> rustix::io::Result<ReadyFd> {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-        let (fd, other) = socketpair(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+        let (fd, other) = socketpair(AddressFamily::UNIX, kind, flags, None)?;
         let (fd, other) = (hide(fd), hide(other));
         // The kernel raises the size to the least that it allows.
         set_socket_send_buffer_size(&fd, 0)?;
         Ok(ReadyFd {
             fd: Arc::new(fd),
             other: Some(other),
+            is_datagrams: kind == SocketType::DGRAM,
+            name: None,
             is_readable: false,
             is_writable: true,
             is_ended: false,
+            is_erroneous: false,
         })
     }
 
@@ -72,6 +84,7 @@ impl ReadyFd {
         let Some(other) = &self.other else {
             return;
         };
+        let mut is_touched = false;
         if now.readable != self.is_readable && !self.is_ended {
             if now.readable {
                 let _ = send(other, &[0], SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
@@ -79,14 +92,22 @@ impl ReadyFd {
                 drain(&self.fd);
             }
             self.is_readable = now.readable;
+            is_touched = true;
         }
-        if now.writable != self.is_writable {
-            if now.writable {
+        // A call that sends returns the pending error.
+        let writable = now.writable || now.erroneous && self.is_datagrams;
+        if writable != self.is_writable {
+            if writable {
                 drain(other)
             } else {
                 fill(&self.fd)
             }
-            self.is_writable = now.writable;
+            self.is_writable = writable;
+            is_touched = true;
+        }
+        if self.is_datagrams {
+            self.set_datagrams(now, is_touched);
+            return;
         }
         if now.ended && !self.is_ended {
             let _ = shutdown(other, Shutdown::Write);
@@ -101,6 +122,47 @@ impl ReadyFd {
             self.other = None;
         }
     }
+
+    /// The part of [`ReadyFd::set`] for datagrams. If the end `is_touched`, a call on it has taken its
+    /// error.
+    fn set_datagrams(&mut self, now: Readiness, is_touched: bool) {
+        if now.erroneous && (is_touched || !self.is_erroneous) {
+            let _ = self.raise_error();
+        } else if self.is_erroneous && !now.erroneous {
+            let _ = socket_error(&self.fd);
+        }
+        self.is_erroneous = now.erroneous;
+        let how = match (now.over, now.ended) {
+            (true, _) => Shutdown::Both,
+            (false, true) => Shutdown::Read,
+            (false, false) => return,
+        };
+        if now.over || !self.is_ended {
+            let _ = shutdown(&self.fd, how);
+        }
+        self.is_ended = true;
+    }
+
+    /// Has the kernel set the error of a datagram end (unix(7)): its peer parts from it with a message
+    /// unread, and connects again.
+    fn raise_error(&mut self) -> rustix::io::Result<()> {
+        let Some(other) = &self.other else {
+            return Ok(());
+        };
+        let name = match &self.name {
+            Some(name) => name,
+            None => {
+                bind(&self.fd, &SocketAddrUnix::new_unnamed())?;
+                self.name.insert(getsockname(&self.fd)?)
+            }
+        };
+        let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+        // The first one may return an error that is set already.
+        let sent = send(&self.fd, &[0], flags).or_else(|_| send(&self.fd, &[0], flags));
+        let parted = sent.and_then(|_| connect_unspec(other));
+        let joined = connect(other, name);
+        parted.and(joined)
+    }
 }
 
 /// The descriptor of a socket that has a part in each of several stacks.
@@ -108,9 +170,12 @@ pub(crate) struct SharedReadyFd(Mutex<(ReadyFd, Vec<Readiness>)>);
 
 impl SharedReadyFd {
     /// Creates a descriptor for this number of parts, none of which is ready.
-    pub(crate) fn new(parts: usize, hide: Hide) -> rustix::io::Result<SharedReadyFd> {
+    pub(crate) fn new(
+        parts: usize,
+        (kind, hide): (SocketType, Hide),
+    ) -> rustix::io::Result<SharedReadyFd> {
         let all = vec![Readiness::default(); parts];
-        Ok(SharedReadyFd(Mutex::new((ReadyFd::new(hide)?, all))))
+        Ok(SharedReadyFd(Mutex::new((ReadyFd::new(kind, hide)?, all))))
     }
 
     pub(crate) fn fd(&self) -> Arc<OwnedFd> {
@@ -128,15 +193,17 @@ impl SharedReadyFd {
     }
 }
 
-/// Writes until the queue to the other end is full.
+/// Writes until the queue to the other end is full. An error of a datagram end comes first.
 fn fill(fd: &OwnedFd) {
-    while let Ok(1..) | Err(Errno::INTR) =
+    while let Ok(1..) | Err(Errno::INTR | Errno::CONNRESET) =
         send(fd, &FILL, SendFlags::DONTWAIT | SendFlags::NOSIGNAL)
     {}
 }
 
-/// Reads until the queue is empty.
+/// Reads until the queue is empty. An error of a datagram end comes first.
 fn drain(fd: &OwnedFd) {
     let mut bytes = [0; 4096];
-    while let Ok((1.., _)) | Err(Errno::INTR) = recv(fd, &mut bytes, RecvFlags::DONTWAIT) {}
+    while let Ok((1.., _)) | Err(Errno::INTR | Errno::CONNRESET) =
+        recv(fd, &mut bytes, RecvFlags::DONTWAIT)
+    {}
 }

@@ -160,7 +160,10 @@ impl ShardedSocket {
             return Ok(fd.as_fd());
         }
         let hide = self.first().look(|state| state.hide);
-        let joint = Arc::new(SharedReadyFd::new(self.shards.len(), hide)?);
+        let joint = Arc::new(SharedReadyFd::new(
+            self.shards.len(),
+            (self.first().id.kind(), hide),
+        )?);
         for (part, core) in self.shards.iter().enumerate() {
             core.look(|state| {
                 let now = state.readiness(core.id);

@@ -7,6 +7,7 @@ use crate::host::{Addresses, HostArgs, LinkScoped, Route};
 use serde::Deserialize;
 use std::fmt::{Display, Write};
 use std::io::Read;
+use std::net::IpAddr;
 use std::path::Path;
 use std::str::FromStr;
 use toml::Spanned;
@@ -31,6 +32,8 @@ struct File {
     broker: Option<std::path::PathBuf>,
     #[serde(default)]
     stack: Option<Spanned<String>>,
+    #[serde(default)]
+    dns: Vec<Spanned<String>>,
     #[serde(default)]
     loopback: bool,
     #[serde(default)]
@@ -69,6 +72,7 @@ struct SocketTable {
 pub(super) struct Config {
     pub(super) host: HostArgs,
     pub(super) stack: Option<Stack>,
+    pub(super) dns: Vec<IpAddr>,
     pub(super) loopback: bool,
     pub(super) io_uring: bool,
     pub(super) stats: bool,
@@ -112,6 +116,7 @@ fn config(text: &str) -> Result<Config, Wrong> {
         ("addresses", file.addresses.len()),
         ("gateways", file.gateways.len()),
         ("macs", file.macs.len()),
+        ("dns", file.dns.len()),
         ("route", file.route.len()),
         ("socket", file.socket.len()),
     ];
@@ -151,6 +156,11 @@ fn config(text: &str) -> Result<Config, Wrong> {
             .stack
             .map(|stack| word(text, &stack, STACKS))
             .transpose()?,
+        dns: file
+            .dns
+            .iter()
+            .map(|one| value(text, one))
+            .collect::<Result<_, Wrong>>()?,
         loopback: file.loopback,
         io_uring: file.io_uring,
         stats: file.stats,
@@ -274,6 +284,10 @@ pub(super) fn print(args: &super::Args) -> String {
     if let Some((word, _)) = STACKS.iter().find(|(_, stack)| Some(*stack) == args.stack) {
         line(format!("stack = \"{word}\""));
     }
+    if !args.dns.is_empty() {
+        let dns = args.dns.iter().map(|one| shown(one)).collect();
+        line(format!("dns = [{}]", list(dns)));
+    }
     for (name, on) in [
         ("loopback", args.loopback),
         ("io_uring", args.io_uring),
@@ -302,6 +316,7 @@ addresses = ['192.0.2.5/24', 'dhcp%eth1']
 gateways = ['192.0.2.1']
 macs = ['02:00:00:00:00:07%eth1']
 stack = 'mux'
+dns = ['192.0.2.53', '2001:db8::53']
 loopback = true
 
 [[route]]
@@ -339,6 +354,8 @@ owner = 'weir'
             ]
         );
         assert_eq!(config.host.addresses.routes.len(), 1);
+        let dns: Vec<_> = config.dns.iter().map(IpAddr::to_string).collect();
+        assert_eq!(dns, ["192.0.2.53", "2001:db8::53"]);
     }
 
     #[test]
@@ -346,14 +363,15 @@ owner = 'weir'
         for (good, bad, line, why) in [
             ("192.0.2.5/24", "192.0.2.5/99", 2, "99"),
             ("'192.0.2.1'", "'router'", 3, "address"),
+            ("'192.0.2.53'", "'ns.example'", 6, "address"),
             ("'mux'", "'fast'", 5, "none of \"sys\", \"mux\", \"opt\""),
-            ("198.51.100.0/24", "net", 9, "net"),
-            ("'kernel'", "'linux'", 13, "\"kernel\", \"weir\""),
-            ("'udp'", "'sctp'", 14, "\"tcp\", \"udp\""),
-            ("'connect'", "'send'", 15, "\"bind\", \"connect\""),
-            ("53-54", "54-53", 17, "write one such as"),
-            ("53-54", "65536", 17, "write one such as"),
-            ("loopback", "lopback", 6, "unknown field `lopback`"),
+            ("198.51.100.0/24", "net", 10, "net"),
+            ("'kernel'", "'linux'", 14, "\"kernel\", \"weir\""),
+            ("'udp'", "'sctp'", 15, "\"tcp\", \"udp\""),
+            ("'connect'", "'send'", 16, "\"bind\", \"connect\""),
+            ("53-54", "54-53", 18, "write one such as"),
+            ("53-54", "65536", 18, "write one such as"),
+            ("loopback", "lopback", 7, "unknown field `lopback`"),
         ] {
             let text = WHOLE.replacen(good, bad, 1);
             let wrong = config(&text).unwrap_err();
@@ -380,7 +398,8 @@ owner = 'weir'
     #[test]
     fn what_is_printed_is_read_as_the_same() {
         let line = "weir --link tap0 --link port:eth1 --addr 192.0.2.5/24 --addr dhcp%eth1 \
-                    --gateway 192.0.2.1 --mac 02:00:00:00:00:07%eth1 --stack mux --loopback --print";
+                    --gateway 192.0.2.1 --mac 02:00:00:00:00:07%eth1 --stack mux --loopback \
+                    --dns 192.0.2.53,2001:db8::53 --print";
         let line = Line::try_parse_from(line.split_whitespace()).unwrap();
         let text = print(&line.args);
         let read = config(&text).unwrap();
@@ -390,5 +409,6 @@ owner = 'weir'
             "{text}"
         );
         assert_eq!((read.stack, read.loopback), (Some(Stack::Mux), true));
+        assert_eq!((read.dns.len(), read.dns), (2, line.args.dns));
     }
 }

@@ -9,6 +9,7 @@ use crate::host::{self, HostArgs};
 use program::Program;
 use std::ffi::{OsStr, OsString};
 use std::io::Write;
+use std::net::IpAddr;
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::Command;
@@ -40,6 +41,7 @@ Examples:
   weir exec --pcap -- tcpdump -ni eth0 'udp port 53'
   weir exec --link tap0 --addr 192.0.2.5/24 -- python3 -m http.server --bind 192.0.2.5
   weir exec --link tap0 --addr 192.0.2.5/24 --gateway 192.0.2.1 -- curl http://198.51.100.7/
+  weir exec --link tap0 --addr 192.0.2.5/24 --dns 192.0.2.1 -- curl http://www.example/
   weir exec --config exec.toml -- python3 -m http.server
   weir exec --link tap0 --addr 192.0.2.5/24 --stats -- iperf3 -c 192.0.2.1
 
@@ -74,6 +76,16 @@ pub(crate) struct Args {
     /// [default: opt]
     #[arg(long, value_enum, requires = "hosted")]
     stack: Option<Stack>,
+
+    /// Look up names at these servers, through weir; by default at those that DHCP servers and routers
+    /// name, or else by the kernel's sockets
+    #[arg(
+        long,
+        value_name = "SERVER[,SERVER]",
+        value_delimiter = ',',
+        requires = "hosted"
+    )]
+    dns: Vec<IpAddr>,
 
     /// Give the program's sockets of 127.0.0.0/8 and ::1 to weir too: they then reach only the
     /// processes of this command
@@ -126,6 +138,8 @@ fn links(arg: clap::Arg) -> clap::Arg {
     optional(arg).group("hosted")
 }
 
+/// Most servers that the C library's resolver asks (`MAXNS`).
+const DNS_MAX: usize = 3;
 /// The dynamic linker's list of libraries to be loaded ahead of all others (ld.so(8)).
 const PRELOAD: &str = "LD_PRELOAD";
 /// weir's libpcap reads the broker's socket from this variable.
@@ -147,6 +161,11 @@ pub(crate) fn run(args: &Args) -> Result<(), CliError> {
     let of_file = Args {
         host: config.host,
         stack: args.stack.or(config.stack),
+        dns: if args.dns.is_empty() {
+            config.dns
+        } else {
+            args.dns.clone()
+        },
         loopback: args.loopback || config.loopback,
         io_uring: args.io_uring || config.io_uring,
         stats: args.stats || config.stats,
@@ -204,7 +223,14 @@ fn give_sockets(
         Some(path) => plan.map_err(|error| error.of_file(path))?,
         None => plan?,
     };
+    if args.dns.len() > DNS_MAX {
+        return Err(CliError::refused(format!(
+            "{} servers for names: the C library asks at most {DNS_MAX}",
+            args.dns.len()
+        )));
+    }
     let plan = HostPlan {
+        name_servers: args.dns.clone(),
         loopback: args.loopback,
         mux: args.stack == Some(Stack::Mux),
         rules,
