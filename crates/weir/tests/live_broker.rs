@@ -237,7 +237,11 @@ fn ports_of_root_without_a_broker_are_shown_to_root() {
     while own().as_ref() != Some(&expected) {
         assert!(start.elapsed() < live::WAIT_MAX, "{:?}", own());
     }
-    let table = net.weir(&["ports"]).end().stdout;
+    let listed = net.weir(&["ports"]).end();
+    let said =
+        "no broker listens on /run/weir/broker.sock: shown are only ports that programs of root";
+    assert!(listed.stderr.contains(said), "{listed:?}");
+    let table = listed.stdout;
     assert!(table.contains("udp dst port 5078"), "{table}");
     let costs = ["eth0 at xdp-native:\n  ", "\n  frames are seen first"];
     assert!(costs.iter().all(|cost| table.contains(cost)), "{table}");

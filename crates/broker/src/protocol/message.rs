@@ -359,7 +359,7 @@ pub struct PortStatus {
     pub port: u32,
     /// The interface's name.
     pub interface: String,
-    /// The filter's text, as requested.
+    /// The filter's text, as requested; the length of a classic BPF program.
     pub filter: String,
     /// The port's priority.
     pub priority: u16,

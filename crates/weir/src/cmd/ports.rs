@@ -1,6 +1,6 @@
 //! `weir ports`: the open ports and their owners.
 
-use crate::error::CliError;
+use crate::error::{CliError, say};
 use crate::input::live_port;
 use crate::report::format;
 use crate::report::format::Column::{Left, Right};
@@ -73,6 +73,12 @@ const STOP_POLL_INTERVAL: Duration = Duration::from_millis(200);
 pub(crate) fn run(args: &Args) -> Result<(), CliError> {
     let stop = ShutdownSignal::watch_hangup_too()?;
     let mut sources = Sources::of(args.socket.as_deref())?;
+    if sources.broker.is_none() {
+        say(&format!(
+            "weir: no broker listens on {SOCKET_DEFAULT}: shown are only ports that programs of root \
+             have opened by themselves"
+        ));
+    }
     let mut out = std::io::stdout();
     if args.json {
         let now = sources.snapshot()?;
