@@ -84,6 +84,24 @@ fn an_ordinary_user_gets_what_the_policy_grants_and_no_more() {
 }
 
 #[test]
+fn a_queue_that_was_not_chosen_is_what_the_grant_has_room_for() {
+    let policy = "[[grant]]\nusers = [65534]\ninterfaces = [\"eth0\"]\nmemory_max = \"256 KiB\"\n";
+    let Some(brokered) = brokered::brokered("broker-queue", policy) else {
+        return;
+    };
+    let ended = brokered.listen(&["--for", "0"]).end();
+    assert_eq!(ended.code, Some(0), "{ended:?}");
+    let said = "the queue has 256 KiB, for which the grant has room";
+    assert!(ended.stderr.contains(said), "{ended:?}");
+    let socket = &brokered.socket;
+    let top = ["top", "eth0", "--json", "--for", "1", "--socket", socket];
+    let ended = brokered.net.weir_as_nobody(&top).end();
+    assert_eq!(ended.code, Some(0), "{ended:?}");
+    let stated = ["--queue", "512K", "--for", "0"];
+    assert_eq!(brokered.listen(&stated).end().code, Some(2));
+}
+
+#[test]
 fn metrics_are_those_of_ports_and_of_listeners() {
     let Some(net) = net() else { return };
     let folder = open_folder("broker-metrics");

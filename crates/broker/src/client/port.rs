@@ -7,6 +7,7 @@ use super::connection::{Connection, unexpected_reply};
 use super::local::Local;
 use super::sigio::SigioThread;
 use super::tx::TxPath;
+use crate::Bytes;
 use crate::compile::{CompileError, Source, with_hosts};
 use crate::protocol::{ErrorKind, Event, InterfaceStatus, OpenPort, Opened, RequestKind, Response};
 use rustix::process::Signal;
@@ -398,6 +399,12 @@ impl Port {
     /// The link type of the frames.
     pub fn linktype(&self) -> LinkType {
         LinkType(self.opened.linktype)
+    }
+
+    /// The queue's size in bytes: the requested one, rounded up, or what the grant had
+    /// room for.
+    pub fn queue(&self) -> Bytes {
+        self.opened.ring
     }
 
     /// The hook at which frames were demultiplexed when the port was opened.

@@ -185,6 +185,7 @@ impl<F: Backend> Engine<F> {
         // one.
         let interface = facts.name.clone();
         let asked = OpenPort { interface, ..asked };
+        let ring = self.ring_that_fits(&owner, &asked, ring);
         let grant = self.allowed(&owner, &asked, ring)?;
         self.check_room(grant, facts.ifindex)?;
         if grant.is_some() && self.is_path(&facts.name) {
@@ -204,7 +205,11 @@ impl<F: Backend> Engine<F> {
         let filter = self.filter(grant, &facts, &asked.filter, asked.snap_len)?;
         let ifindex = facts.ifindex;
         let effort = self.check_effort(grant, owner.who.uid, ifindex, None, &filter)?;
-        let asked = OpenPort { ring, ..asked };
+        let asked = OpenPort {
+            ring,
+            ring_min: None,
+            ..asked
+        };
         self.interface(facts)?;
         if let Some(first) = self.interfaces.get_mut(&ifindex)
             && first.ports == 0

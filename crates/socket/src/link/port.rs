@@ -28,7 +28,7 @@ pub struct PortOptions {
     pub broker: Option<PathBuf>,
 }
 
-/// Size of a port's receive queue.
+/// Size of a port's receive queue, in bytes, if the grant has room for it.
 const QUEUE: Bytes = Bytes(4 << 20);
 /// Number of frames sent in one call.
 const SENT_MAX: usize = 64;
@@ -111,8 +111,7 @@ impl Port {
         all: &str,
         options: &PortOptions,
     ) -> io::Result<Port> {
-        let own = open(interface, own, true, options)?;
-        let all = open(interface, all, false, options)?;
+        let (own, all) = both(interface, own, all, options)?;
         let fd = epoll::create(CreateFlags::CLOEXEC)?;
         for port in [&own, &all] {
             epoll::add(&fd, port, EventData::new_u64(0), EventFlags::IN)?;
@@ -174,10 +173,29 @@ impl Port {
     }
 }
 
+/// Opens the port that takes and the one that copies, with queues of [`QUEUE`] or, if the grant has no
+/// room for one of them, of half of that room each.
+fn both(
+    interface: &str,
+    own: &str,
+    all: &str,
+    options: &PortOptions,
+) -> io::Result<(weir_broker::Port, weir_broker::Port)> {
+    let mut taker = open(interface, own, true, QUEUE, options)?;
+    let mut queue = taker.queue();
+    if queue < QUEUE {
+        queue = Bytes(queue.0 / 2);
+        drop(taker);
+        taker = open(interface, own, true, queue, options)?;
+    }
+    Ok((taker, open(interface, all, false, queue, options)?))
+}
+
 fn open(
     interface: &str,
     filter: &str,
     take: bool,
+    queue: Bytes,
     options: &PortOptions,
 ) -> io::Result<weir_broker::Port> {
     let mut builder = weir_broker::Port::on(interface)
@@ -185,7 +203,7 @@ fn open(
         .take(take)
         .priority(options.priority)
         .send(take)
-        .queue(QUEUE);
+        .queue_up_to(queue);
     if let Some(broker) = &options.broker {
         builder = builder.broker(broker);
     }

@@ -154,9 +154,14 @@ pub(crate) struct Args {
           allow_negative_numbers = true)]
     time: Option<Duration>,
 
-    /// Size of the queue, such as 65536, 64K or 8MiB
-    #[arg(long, value_name = "BYTES", default_value = "1MiB")]
-    queue: Bytes,
+    /// Size of the queue, such as 65536, 64K or 8MiB; by default 1MiB, or less if
+    /// the policy's grant has no room for it
+    #[arg(long, value_name = "BYTES")]
+    queue: Option<Bytes>,
+
+    /// The size of the queue if none is given, and the grant has room for it.
+    #[arg(skip = QUEUE_DEFAULT)]
+    pub(crate) queue_default: Bytes,
 
     /// Record no timestamps, which saves the kernel some 20 ns a frame; a file
     /// always has them
@@ -216,6 +221,9 @@ const POLL_INTERVAL: Duration = Duration::from_millis(100);
 /// How often `any` looks for interfaces that have come up.
 const FOLLOW: Duration = Duration::from_secs(1);
 
+/// The size of a queue that was not chosen.
+const QUEUE_DEFAULT: Bytes = Bytes(1 << 20);
+
 impl Args {
     /// The interface, from the option or the first argument.
     fn interface(&self) -> &str {
@@ -251,9 +259,12 @@ impl Args {
         let mut builder = live_port::port(interface, &filter, self.socket.as_deref())?
             .priority(self.priority)
             .take(self.take)
-            .queue(self.queue)
             .timestamps(has_times || self.write.is_some())
             .attach(self.attach);
+        builder = match self.queue {
+            Some(queue) => builder.queue(queue),
+            None => builder.queue_up_to(self.queue_default),
+        };
         if let Some(snap_len) = self.snap_len() {
             builder = builder.snap_len(snap_len);
         }
@@ -407,6 +418,12 @@ fn introduce(args: &Args, Tapped { name, port, .. }: &mut Tapped) {
             "which copies"
         },
     ));
+    if args.queue.is_none() && port.queue() < args.queue_default {
+        args.say(&format!(
+            "the queue has {}, for which the grant has room",
+            port.queue()
+        ));
+    }
     if port.accepts_nothing() {
         let with = port.within().map_or("", |_| " together with the grant's");
         args.say(&format!(
@@ -493,7 +510,8 @@ impl Listener<'_> {
     fn drain(&mut self) -> Result<(), CliError> {
         /// Minimum size of a ring record with a frame.
         const RECORD_BYTES_MIN: u64 = 48;
-        let held = self.args.queue.0 / RECORD_BYTES_MIN * self.ports.len() as u64;
+        let queues: u64 = self.ports.iter().map(|one| one.port.queue().0).sum();
+        let held = queues / RECORD_BYTES_MIN;
         let most = self.output.frames() + held;
         let most = self.args.count.map_or(most, |count| count.min(most));
         while self.output.frames() < most && !self.output.is_over() {

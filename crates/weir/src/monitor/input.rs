@@ -115,12 +115,16 @@ impl Input {
     }
 }
 
+/// The size of a queue that was not chosen.
+const QUEUE_DEFAULT: Bytes = Bytes(8 << 20);
+
 /// How ports are opened.
 pub(crate) struct PortOptions<'a> {
     pub(crate) interface: &'a str,
     pub(crate) filter: &'a str,
     pub(crate) socket: Option<&'a Path>,
-    pub(crate) queue: Bytes,
+    /// The size of each queue; `None` if it was not chosen.
+    pub(crate) queue: Option<Bytes>,
     pub(crate) snap_len: Option<u32>,
     pub(crate) attach: Attach,
 }
@@ -128,9 +132,12 @@ pub(crate) struct PortOptions<'a> {
 impl PortOptions<'_> {
     fn open(&self, interface: &str) -> Result<OnePort, CliError> {
         let mut builder = live_port::port(interface, self.filter, self.socket)?
-            .queue(self.queue)
             .timestamps(true)
             .attach(self.attach);
+        builder = match self.queue {
+            Some(queue) => builder.queue(queue),
+            None => builder.queue_up_to(QUEUE_DEFAULT),
+        };
         if let Some(snap_len) = self.snap_len {
             builder = builder.snap_len(snap_len);
         }
@@ -158,7 +165,7 @@ pub(crate) struct Live {
     ports: Vec<OnePort>,
     polled: Instant,
     is_orphan: bool,
-    /// Size of a queue, in bytes.
+    /// Size of the smallest queue, in bytes.
     queue: u64,
     pause: Duration,
 }
@@ -182,13 +189,15 @@ impl Live {
         } else {
             ports.push(options.open(options.interface)?);
         }
+        let queues = ports.iter().map(|one| one.port.queue().0);
+        let queue = queues.min().unwrap_or(QUEUE_DEFAULT.0);
         Ok(Live {
             name: options.interface.to_owned(),
             filter: options.filter.to_owned(),
             ports,
             polled: Instant::now(),
             is_orphan: false,
-            queue: options.queue.0,
+            queue,
             pause: Duration::ZERO,
         })
     }
