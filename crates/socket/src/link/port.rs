@@ -163,12 +163,18 @@ impl Port {
         }
         self.checked = Instant::now();
         self.look_for_refusals();
-        // The ports of a broker that has ended continue to work.
-        let events = self.own.events().unwrap_or_default();
-        if events.iter().any(Event::is_end) {
-            Err(io::ErrorKind::NetworkDown.into())
-        } else {
-            Ok(())
+        let events = match self.own.events() {
+            Err(error) if error.is_end_of_port() => return Err(io::Error::other(error)),
+            // The ports of a broker that has ended continue to work.
+            events => events.unwrap_or_default(),
+        };
+        match events.into_iter().find(Event::is_end) {
+            Some(Event::Revoked { reason }) => {
+                let reason = format!("the policy has changed: {reason}");
+                Err(io::Error::new(io::ErrorKind::NetworkDown, reason))
+            }
+            Some(_) => Err(io::ErrorKind::NetworkDown.into()),
+            None => Ok(()),
         }
     }
 }

@@ -23,6 +23,12 @@ type Queues = Vec<Box<dyn link::Link>>;
 pub(super) fn start(links: Vec<Opened>, shards: usize) -> Result<Net, CliError> {
     let add = |builder: Builder, (queues, config)| builder.queues(queues, &config);
     let builder = links.into_iter().fold(Net::builder(), add);
+    // That a link is gone is said by the command; here, why its ports have ended.
+    let builder = builder.on_link_gone(|_, error| {
+        if let Some(reason) = error.get_ref() {
+            say(&format!("weir: {reason}"));
+        }
+    });
     builder.shards(shards).start().map_err(failure)
 }
 

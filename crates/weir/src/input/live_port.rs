@@ -3,7 +3,7 @@
 use crate::error::CliError;
 use crate::filterset::compile::Compiler;
 use std::path::Path;
-use weir_broker::protocol::ErrorKind;
+use weir_broker::protocol::{ErrorKind, Event};
 use weir_broker::{Builder, Port, PortError};
 use weir_filter::lang::Language;
 use weir_wire::LinkType;
@@ -41,3 +41,12 @@ pub(crate) fn failure(error: PortError) -> CliError {
         _ => CliError::run(error),
     }
 }
+
+/// The events of a port since the last call; none while no broker runs, without which the port goes on.
+pub(crate) fn events(port: &mut Port) -> Result<Vec<Event>, CliError> {
+    match port.events() {
+        Err(error) if error.is_end_of_port() => Err(failure(error)),
+        events => Ok(events.unwrap_or_default()),
+    }
+}
+
