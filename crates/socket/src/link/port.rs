@@ -4,6 +4,7 @@
 //! that the kernel does not answer them. The other gets copies of multicast frames and of ARP
 //! and neighbour discovery requests for the host's addresses.
 
+use super::claim::{TAKEN, claim};
 use super::{Link, RxSink};
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 use std::io;
@@ -49,6 +50,10 @@ pub struct Port {
     /// When the interface was last checked.
     checked: Instant,
     refusals: Option<Refusals>,
+    /// Claims of the addresses that the ports are for.
+    claims: Vec<OwnedFd>,
+    /// Those that another host of the interface has claimed before.
+    shared: Vec<String>,
 }
 
 /// The callback for frames that the policy has refused.
@@ -85,7 +90,9 @@ impl Port {
         let ours: Vec<String> = addresses.iter().map(to).collect();
         // What asks for our addresses, and what groups are sent.
         let all = "arp or ether multicast";
-        Port::of(interface, hardware, &ours.join(" or "), all, options)
+        let mut port = Port::of(interface, hardware, &ours.join(" or "), all, options)?;
+        port.claim_all(interface, addresses.iter().map(IpAddr::to_string));
+        Ok(port)
     }
 
     /// Opens the ports for all frames to a station of this hardware address, whatever its
@@ -99,7 +106,27 @@ impl Port {
         options: &PortOptions,
     ) -> io::Result<Port> {
         let own = format!("ether dst {hardware}");
-        Port::of(interface, hardware, &own, "ether multicast", options)
+        let mut port = Port::of(interface, hardware, &own, "ether multicast", options)?;
+        port.claim_all(interface, [hardware.to_string()].into_iter());
+        Ok(port)
+    }
+
+    fn claim_all(&mut self, interface: &str, addresses: impl Iterator<Item = String>) {
+        for address in addresses {
+            match claim(interface, &address) {
+                Ok(claim) => self.claims.push(claim),
+                Err(TAKEN) => self.shared.push(address),
+                // Without a descriptor it is not known.
+                Err(_) => {}
+            }
+        }
+    }
+
+    /// The addresses of the host, IP addresses or the hardware address, that another host on ports of
+    /// this interface has too, as far as they are in one network namespace. Either host takes some of the
+    /// frames, and duplicate address detection finds nothing.
+    pub fn shared_addresses(&self) -> impl Iterator<Item = &str> {
+        self.shared.iter().map(String::as_str)
     }
 
     /// Opens a port that takes the frames of the first filter, and one that copies those of the
@@ -125,6 +152,8 @@ impl Port {
             hardware,
             checked: Instant::now(),
             refusals: None,
+            claims: Vec::new(),
+            shared: Vec::new(),
         })
     }
 

@@ -138,6 +138,22 @@ impl LinkHostConfig<'_> {
             Ok(error) => crate::input::live_port::failure(error),
             Err(error) => CliError::run(format!("cannot open ports on {name}: {error}")),
         })?;
+        // Link-local addresses that are made follow from the first of the others.
+        let is_given = |address: &&str| {
+            dynamic
+                || self
+                    .fixed()
+                    .any(|one| one.address().to_string() == *address)
+        };
+        let shared: Vec<&str> = port.shared_addresses().filter(is_given).collect();
+        if !shared.is_empty() {
+            let option = if dynamic { "--mac" } else { "--addr" };
+            say(&format!(
+                "weir: another host on {name} has {}, too: each takes some of the frames; end one of \
+                 them, or give another {option}",
+                shared.join(", ")
+            ));
+        }
         let needed = needed_grant(mac, own.map(Address), &addresses);
         let interface = name.to_owned();
         port.on_refusal(move |count| {
