@@ -39,7 +39,8 @@ pub(super) enum View {
 /// The window over the view.
 pub(super) enum Over {
     Nothing,
-    Help,
+    /// From this line on.
+    Help(usize),
     Detail(Box<Detail>),
     Follow(Box<Followed>),
 }
