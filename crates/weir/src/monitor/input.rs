@@ -13,7 +13,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use weir_broker::protocol::{Attach, Event};
 use weir_broker::{Bytes, Port, PortError, Timeout};
 use weir_link::pcap::Reader;
-use weir_monitor::Meta;
+use weir_monitor::{Meta, Store};
 use weir_wire::LinkType;
 
 /// Longest time that one call reads from a file, so that keys are answered.
@@ -64,16 +64,12 @@ impl Input {
         }
     }
 
-    /// Replaces the filter: counts begin anew, of a file from its beginning. If the filter is
-    /// refused, the old one stays.
+    /// Replaces the filter: counts begin anew, of a file from its beginning, and of a stream with the
+    /// frames that are kept. If the filter is refused, the old one stays.
     pub(crate) fn set_filter(&mut self, text: &str, session: &mut Session) -> Result<(), String> {
         match self {
             Input::Live(live) => live.set_filter(text, session),
-            Input::File(replay) => {
-                Filter::check(text, replay.linktype())?;
-                replay.filter = Filter::new(text);
-                replay.restart(session)
-            }
+            Input::File(replay) => replay.set_filter(text, session),
         }
     }
 
@@ -448,6 +444,9 @@ pub(crate) struct Replay {
     is_at_end: bool,
     /// Why reading ended before the end of the file.
     trouble: Option<String>,
+    /// The last frames of a stream, which cannot be read again, whatever the present filter is; `None`
+    /// until there is a second filter.
+    read: Option<Store>,
 }
 
 impl Replay {
@@ -477,6 +476,7 @@ impl Replay {
             position_ns: None,
             is_at_end: false,
             trouble: None,
+            read: None,
         };
         Filter::check(filter, replay.linktype()).map_err(CliError::refused)?;
         Ok(replay)
@@ -487,11 +487,47 @@ impl Replay {
         first.map_or(LinkType::EN10MB, |first| first.linktype)
     }
 
+    /// Whether what was read cannot be read again: standard input, or a pipe.
+    fn is_stream(&self) -> bool {
+        let is_file = || std::fs::metadata(&self.path).is_ok_and(|facts| facts.is_file());
+        self.path == Path::new("-") || !is_file()
+    }
+
+    fn set_filter(&mut self, text: &str, session: &mut Session) -> Result<(), String> {
+        Filter::check(text, self.linktype())?;
+        self.filter = Filter::new(text);
+        if !self.is_stream() {
+            return self.restart(session);
+        }
+        let mut read = self.read.take().unwrap_or_else(|| session.take_store());
+        if let Some(meta) = self.pending.meta
+            && !self
+                .filter
+                .accepts(&self.pending.bytes, meta.len, meta.linktype)
+        {
+            read.keep(&self.pending.bytes, meta);
+            self.pending.meta = None;
+        }
+        let filter = &mut self.filter;
+        session.recount(&read, |kept| {
+            filter.accepts(kept.bytes, kept.meta.len, kept.meta.linktype)
+        });
+        if read.first() > 0 {
+            session.news = Some(format!(
+                "a stream cannot be read again: the first {} frames are not in the counts",
+                read.first()
+            ));
+        }
+        self.read = Some(read);
+        Ok(())
+    }
+
     /// Reads the file from its beginning again.
     pub(crate) fn restart(&mut self, session: &mut Session) -> Result<(), String> {
-        if self.path == Path::new("-") {
+        if self.is_stream() {
+            self.read = None;
             session.reset();
-            let said = "standard input cannot be read again: counts are of what still comes";
+            let said = "a stream cannot be read again: counts are of what still comes";
             session.news = Some(said.to_owned());
             return Ok(());
         }
@@ -574,6 +610,9 @@ impl Replay {
                 break;
             }
             session.frame(&self.pending.bytes, meta);
+            if let Some(read) = &mut self.read {
+                read.keep(&self.pending.bytes, meta);
+            }
             self.pending.meta = None;
             self.position_ns = meta.time_ns.or(self.position_ns);
             came = Came::Frames;
@@ -603,21 +642,27 @@ impl Replay {
             }
         };
         let linktype = frame.linktype();
-        if !self.filter.accepts(frame.bytes, frame.wire_len, linktype) {
+        let is_wanted = self.filter.accepts(frame.bytes, frame.wire_len, linktype);
+        if !is_wanted && self.read.is_none() {
             return true;
         }
         let snap_len = self.snap_len.map_or(usize::MAX, |len| len as usize);
-        self.pending.bytes.clear();
         let bytes = &frame.bytes[..frame.bytes.len().min(snap_len)];
-        self.pending.bytes.extend_from_slice(bytes);
-        self.pending.meta = Some(Meta {
+        let meta = Meta {
             len: frame.wire_len,
             time_ns: frame.time_ns,
             linktype,
             interface: session.interface(frame.interface.name.as_deref().unwrap_or("?"), linktype),
             is_outgoing: None,
             lost_before: 0,
-        });
+        };
+        if let Some(read) = self.read.as_mut().filter(|_| !is_wanted) {
+            read.keep(bytes, meta);
+            return true;
+        }
+        self.pending.bytes.clear();
+        self.pending.bytes.extend_from_slice(bytes);
+        self.pending.meta = Some(meta);
         true
     }
 

@@ -338,6 +338,75 @@ fn the_list_follows_the_filter_as_it_is_typed() {
 }
 
 #[test]
+fn the_help_is_whole_at_eighty_columns_and_says_what_q_does() {
+    let folder = Folder::new("help");
+    let path = folder.0.join("a.pcapng");
+    write_capture(&path);
+    let mut app = app(&path, Speed::Max);
+    read(&mut app);
+    press(&mut app, "?");
+    let mut all = screen(&mut app, 80, 24).join("\n");
+    press(&mut app, "G");
+    all += &screen(&mut app, 80, 24).join("\n");
+    for (_, what) in keys::HELP {
+        for word in what.split_whitespace() {
+            assert!(all.contains(word), "{word}: {all}");
+        }
+    }
+    let quit = |app: &mut App| {
+        let q = KeyEvent::new(KeyCode::Char('q'), KeyModifiers::NONE);
+        keys::key(app, q) == Action::Quit
+    };
+    // It leaves a window, and ends the monitor in every view, also in the list of a row's frames.
+    assert!(!quit(&mut app));
+    press(&mut app, "7\n");
+    assert!(matches!(app.over, Over::Detail(_)));
+    assert!(!quit(&mut app));
+    assert!(matches!(app.over, Over::Nothing));
+    assert!(quit(&mut app));
+    press(&mut app, "3\n");
+    assert_eq!(app.view, View::Frames);
+    assert!(quit(&mut app));
+}
+
+/// A pipe cannot be read again: its counts are of the frames that are kept.
+#[test]
+fn a_filter_selects_from_what_a_stream_has_brought() {
+    let folder = Folder::new("stream");
+    let path = folder.0.join("a.pcapng");
+    let frames = write_capture(&path) as u64;
+    let fifo = folder.0.join("fifo");
+    let mode = rustix::fs::Mode::RWXU;
+    rustix::fs::mkfifoat(rustix::fs::CWD, &fifo, mode).expect("a FIFO");
+    let writer = fifo.clone();
+    let writer = std::thread::spawn(move || {
+        let bytes = std::fs::read(path).expect("the capture");
+        std::fs::write(writer, bytes).expect("a reader");
+    });
+    let mut app = app(&fifo, Speed::Max);
+    read(&mut app);
+    writer.join().expect("all is written");
+    let counted = |app: &mut App, filter: &str| {
+        press(app, "f");
+        press(app, &"\u{8}".repeat(40));
+        press(app, &format!("{filter}\n"));
+        read(app);
+        app.session.model.totals().frames
+    };
+    assert_eq!(app.session.model.totals().frames, frames);
+    assert_eq!(counted(&mut app, "tcp"), 2);
+    press(&mut app, "7");
+    assert!(
+        shows(&mut app, "10.0.0.1"),
+        "{:#?}",
+        screen(&mut app, 80, 24)
+    );
+    // Another filter selects from all that was read, not from what the last one left.
+    assert_eq!(counted(&mut app, "udp port 5001"), 1);
+    assert_eq!(counted(&mut app, ""), frames);
+}
+
+#[test]
 fn a_connection_is_followed_and_a_frame_has_its_fields() {
     let folder = Folder::new("follow");
     let path = folder.0.join("a.pcapng");
