@@ -93,6 +93,17 @@ impl Input {
         }
     }
 
+    /// Why nothing can come any more; `None` for a file, or while an interface is there.
+    pub(crate) fn gone(&self) -> Option<String> {
+        match self {
+            Input::Live(live) if live.is_gone() => Some(match live.name.as_str() {
+                ANY => "every interface is gone".to_owned(),
+                name => format!("interface {name} is gone"),
+            }),
+            _ => None,
+        }
+    }
+
     /// The replay of a file; `None` for ports.
     pub(crate) fn replay(&mut self) -> Option<&mut Replay> {
         match self {
@@ -323,7 +334,7 @@ impl Live {
     }
 
     /// Whether all interfaces are gone.
-    pub(crate) fn is_gone(&self) -> bool {
+    fn is_gone(&self) -> bool {
         self.ports.iter().all(|one| one.is_gone)
     }
 

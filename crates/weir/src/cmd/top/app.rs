@@ -236,6 +236,9 @@ pub(super) fn run(
     if let Some(failure) = app.session.take_failure() {
         return Err(failure);
     }
+    if let Some(gone) = app.input.gone() {
+        return Err(CliError::run(gone));
+    }
     match app.input.replay().and_then(|replay| replay.trouble()) {
         Some(trouble) => Err(CliError::run(trouble)),
         None => Ok(()),

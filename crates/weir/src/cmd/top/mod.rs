@@ -188,7 +188,7 @@ impl Plain<'_> {
             if let Some(news) = self.session.news.take() {
                 crate::error::say(&format!("weir: {news}"));
             }
-            if came == Came::End || self.is_gone() {
+            if came == Came::End || self.input.gone().is_some() {
                 break;
             }
             let since = ticked.elapsed();
@@ -208,10 +208,7 @@ impl Plain<'_> {
         let recorded = self.session.end_recording();
         let trouble = self.input.replay().and_then(|replay| replay.trouble());
         gaps.troubles.extend(trouble.map(str::to_owned));
-        if self.is_gone() {
-            gaps.troubles
-                .push(format!("interface {} is gone", self.input.name()));
-        }
+        gaps.troubles.extend(self.input.gone());
         let failure = self.session.take_failure();
         match &self.args.svg {
             Some(path) => {
@@ -233,10 +230,6 @@ impl Plain<'_> {
     /// Whether all is shown at the end alone.
     fn is_once(&self) -> bool {
         self.args.once || self.args.svg.is_some()
-    }
-
-    fn is_gone(&self) -> bool {
-        matches!(&self.input, Input::Live(live) if live.is_gone())
     }
 
     fn print(&self) -> Result<(), CliError> {

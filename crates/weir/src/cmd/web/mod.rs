@@ -12,7 +12,7 @@ mod server;
 #[cfg(test)]
 mod tests;
 
-use crate::error::{CliError, limited, say};
+use crate::error::{CliError, Incomplete, limited, say};
 use crate::monitor::facts::Watcher;
 use crate::monitor::input::{Came, Input};
 use crate::monitor::options::Options;
@@ -74,8 +74,8 @@ names other than localhost and those of --name are refused: another site's page 
 
 When the file is at its end, or the interface is gone, the page stays, and says so.
 
-Exit status: 1 if it cannot listen; 2 if the filter, an option or the
-policy refuses; 129, 130 or 143 after SIGHUP, SIGINT or SIGTERM.")]
+Exit status: 1 if it cannot listen; 2 if the filter, an option or the policy refuses; 129, 130 or 143
+after SIGHUP, SIGINT or SIGTERM, with the reason if the interface was gone.")]
 pub(crate) struct Args {
     #[command(flatten)]
     source: Options,
@@ -211,7 +211,9 @@ impl Page {
         let mut ticked = Instant::now();
         loop {
             if stop.is_requested() {
-                return Err(CliError::Stopped(stop.signal()));
+                let troubles = self.input.gone().into_iter().collect();
+                let signal = Some(stop.signal());
+                return Incomplete { troubles, signal }.outcome();
             }
             let wait = match self.making {
                 Some(_) => Duration::ZERO,
@@ -243,7 +245,7 @@ impl Page {
             }
             self.answer()?;
             // The page stays, with the frames that are kept.
-            if matches!(&self.input, Input::Live(live) if live.is_gone()) && !self.has_ended {
+            if self.input.gone().is_some() && !self.has_ended {
                 self.has_ended = true;
                 self.input.finish(&mut self.session)?;
                 self.publish()?;
