@@ -23,8 +23,7 @@ use weir_broker::interface::is_path;
 use weir_broker::protocol::{Attach, Event};
 use weir_broker::{Bytes, Port, PortCounters, PortError, Timeout};
 use weir_demux::fanout::Fanout;
-use weir_link::bpf::program_info;
-use weir_link::net::{Interface, interfaces};
+use weir_link::net::interfaces;
 
 /// Receive the frames of an interface, or of a file, that a filter accepts
 ///
@@ -435,23 +434,9 @@ fn introduce(args: &Args, Tapped { name, port, .. }: &mut Tapped) {
             "{name} is down, and carries nothing: ip link set {name} up"
         ));
     }
-    if port.attached() == "tc"
-        && let Some(program) = taker_of(name)
-    {
-        args.say(&format!(
-            "{name} has {program} at XDP, before this port, which does not get the frames that the program takes"
-        ));
+    if let Some(note) = live_port::earlier_program(name, port) {
+        args.say(&note);
     }
-}
-
-/// The XDP program that may take an interface's frames; `None` if the kernel
-/// reports none.
-fn taker_of(interface: &str) -> Option<String> {
-    let id = Interface::named(interface).ok()?.xdp?.program_id?;
-    Some(match program_info(id) {
-        Ok(facts) if !facts.name.is_empty() => format!("the program `{}`", facts.name),
-        _ => format!("program {id}"),
-    })
 }
 
 /// How listening ended.

@@ -6,6 +6,8 @@ use std::path::Path;
 use weir_broker::protocol::{ErrorKind, Event};
 use weir_broker::{Builder, Port, PortError};
 use weir_filter::lang::Language;
+use weir_link::bpf::program_info;
+use weir_link::net::Interface;
 use weir_wire::LinkType;
 
 /// A port with an expression as its filter; through the broker at `socket` if
@@ -50,3 +52,19 @@ pub(crate) fn events(port: &mut Port) -> Result<Vec<Event>, CliError> {
     }
 }
 
+/// A note on the XDP program that may take an interface's frames before this port; `None` if the kernel
+/// reports none.
+pub(crate) fn earlier_program(interface: &str, port: &Port) -> Option<String> {
+    if port.attached() != "tc" {
+        return None;
+    }
+    let id = Interface::named(interface).ok()?.xdp?.program_id?;
+    let program = match program_info(id) {
+        Ok(facts) if !facts.name.is_empty() => format!("the program `{}`", facts.name),
+        _ => format!("program {id}"),
+    };
+    Some(format!(
+        "{interface} has {program} at XDP, before this port, which does not get the frames that the \
+         program takes"
+    ))
+}

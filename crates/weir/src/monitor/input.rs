@@ -172,6 +172,8 @@ pub(crate) struct Live {
     ports: Vec<OnePort>,
     polled: Instant,
     is_orphan: bool,
+    /// What is said with the first frames.
+    note: Option<String>,
     /// Size of the smallest queue, in bytes.
     queue: u64,
     pause: Duration,
@@ -198,7 +200,11 @@ impl Live {
         }
         let queues = ports.iter().map(|one| one.port.queue().0);
         let queue = queues.min().unwrap_or(QUEUE_DEFAULT.0);
+        let notes = ports.iter();
+        let notes = notes.filter_map(|one| live_port::earlier_program(&one.name, &one.port));
+        let notes: Vec<String> = notes.collect();
         Ok(Live {
+            note: (!notes.is_empty()).then(|| notes.join("; ")),
             name: options.interface.to_owned(),
             filter: options.filter.to_owned(),
             ports,
@@ -210,6 +216,9 @@ impl Live {
     }
 
     fn take_in(&mut self, session: &mut Session, wait: Duration) -> Result<Came, CliError> {
+        if let Some(note) = self.note.take() {
+            session.news = Some(note);
+        }
         let mut taken = self.take_queued(session)?;
         if taken == 0 {
             taken = self.wait(session, wait)?;

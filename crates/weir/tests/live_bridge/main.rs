@@ -208,6 +208,26 @@ fn killed_the_links_stay_joined_until_cleaned() {
     assert!(again.stderr.contains("nothing joins"), "{again:?}");
 }
 
+/// Its program at XDP sees frames before a port at tc.
+#[test]
+fn what_looks_beside_it_names_its_program() {
+    let Some(net) = net() else { return };
+    let _cleaned = Cleaned(&net);
+    let bridge = net.bridge(&["--hang-ms", "10000"]).until("ready");
+    for beside in [
+        &["listen", "left", "--for", "0"][..],
+        &["top", "left", "--once", "--for", "0.2"],
+    ] {
+        let ended = Running::start(&net.middle, weir([]), beside).end();
+        assert_eq!(ended.code, Some(0), "{ended:?}");
+        let said = "at XDP, before this port, which does not get the frames that the program takes";
+        assert!(ended.stderr.contains("left has the program"), "{ended:?}");
+        assert!(ended.stderr.contains(said), "{ended:?}");
+    }
+    bridge.signal(Signal::INT);
+    assert_eq!(bridge.end().code, Some(0));
+}
+
 /// A bridge without persistent state belongs to its process, and is not removed by --clean.
 #[test]
 fn what_a_running_bridge_has_is_not_cleaned() {
