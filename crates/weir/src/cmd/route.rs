@@ -151,7 +151,8 @@ pub(crate) fn run(args: &Args) -> Result<(), CliError> {
         return meter::clean(&links);
     }
     if args.check {
-        router::check(&config).map_err(|error| failure(&text, error))?;
+        let wrong = router::check(&config).into_iter();
+        CliError::all(wrong.map(|error| failure(&text, error)).collect())?;
         args.metering.check(&links)?;
         stdout::text(&format!("{}: good\n", name(source)))?;
         return Ok(());

@@ -240,6 +240,59 @@ fn chain(
     made.map_err(|error| source.wrong(&error))
 }
 
+/// Checks all of a configuration; interfaces that are not there come last. The stages are checked with
+/// addresses that stand for those of the outside's interface, if that is missing.
+fn check(
+    source: &Source,
+    mut config: BoxConfig,
+    args: &LiveArgs,
+    directory: &Path,
+) -> Result<(), CliError> {
+    let own = own_addresses(&config);
+    let mut wrong = Vec::new();
+    match checked_chain(source, &config, own.as_deref().ok(), directory) {
+        Ok(chain) => wrong.extend(bypass(args.bypass, &chain).err()),
+        Err(error) => wrong.push(error),
+    }
+    let shapers = config.shapers::<weir_tap::Frame>(seed());
+    wrong.extend(shapers.err().map(|error| source.wrong(&error)));
+    if let Ok(own) = &own {
+        config.add_pool(own);
+    }
+    let of_router = router::check(&config.router).into_iter();
+    wrong.extend(of_router.map(|error| source.failure(error)));
+    CliError::all(wrong)
+}
+
+/// The stages, with the outside's own addresses or, while they are not known, with others.
+fn checked_chain(
+    source: &Source,
+    config: &BoxConfig,
+    own: Option<&[String]>,
+    directory: &Path,
+) -> Result<Chain, CliError> {
+    let stand_in = config.stand_in_addresses();
+    let sa_file = SaFile::of(config, own.unwrap_or_default(), directory);
+    let sa_file = match own {
+        Some(_) => sa_file,
+        None => sa_file.map(SaFile::of_any_address),
+    };
+    let own = own.unwrap_or(&stand_in);
+    chain(source, config, own, sa_file.as_ref(), Instant::now())
+}
+
+/// Prints the configuration that options stand for, if `weir run` would accept it. Interfaces, and a file of
+/// SAs, need not be there.
+fn print(source: &Source) -> Result<(), CliError> {
+    let config = parse(source)?;
+    let own = own_addresses(&config).ok();
+    let has_files = config.sa_file().is_none_or(|file| Path::new(file).exists());
+    if has_files {
+        checked_chain(source, &config, own.as_deref(), Path::new(""))?;
+    }
+    stdout::text(&source.text)
+}
+
 /// Runs, checks or cleans up a chain on live links. The log's path is relative
 /// to `directory`; `file` has the configuration, if it is of a file.
 fn live(
@@ -255,7 +308,11 @@ fn live(
         let links = config.router.links.iter();
         return clean(source, &links.map(|link| &*link.name).collect::<Vec<_>>());
     }
-    if args.restart && !args.supervised && !is_check {
+    if is_check {
+        check(source, config, args, directory)?;
+        return stdout::text(&format!("{}: good\n", source.name));
+    }
+    if args.restart && !args.supervised {
         // Mistakes are said at once, by one process.
         let own = own_addresses(&config).map_err(failure)?;
         let sa_file = SaFile::of(&config, &own, directory);
@@ -285,10 +342,6 @@ fn live(
     let shapers = config.shapers(seed());
     let shapers = shapers.map_err(|error| source.wrong(&error))?;
     let tap = tap(args, bypass, &config);
-    if is_check {
-        router::check(&config.router).map_err(failure)?;
-        return stdout::text(&format!("{}: good\n", source.name));
-    }
     let log = log::sink(&config, directory)?;
     // A restarted chain does not fail because of its statistics.
     let json = args.outputs.stats_json.as_deref().map(|path| {

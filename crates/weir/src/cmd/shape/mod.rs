@@ -184,9 +184,6 @@ pub(crate) fn run(args: &Args) -> Result<(), CliError> {
             text: text(args),
         },
     };
-    if args.print {
-        return stdout::text(&source.text);
-    }
     let wrong = |error: ConfigError| source.wrong(&error);
     let config = ShapeConfig::parse(&source.text, &SystemNames::new()).map_err(wrong)?;
     let [a, b] = &config.links;
@@ -198,11 +195,13 @@ pub(crate) fn run(args: &Args) -> Result<(), CliError> {
     let shapers = [shaper(of_a, seed), shaper(of_b, seed.rotate_left(1))];
     let [of_a, of_b] = shapers;
     let shapers = [of_a.map_err(wrong)?, of_b.map_err(wrong)?];
+    if args.print {
+        return stdout::text(&source.text);
+    }
     let tap = tap(args, &config)?;
     if args.check {
-        for name in [a, b] {
-            Interface::named(name).map_err(CliError::run)?;
-        }
+        let missing = [a, b].map(|name| Interface::named(name).err());
+        CliError::all(missing.into_iter().flatten().map(CliError::run).collect())?;
         return stdout::text(&format!("{}: good\n", source.name));
     }
     shape(args, &config, shapers, tap, seed)
