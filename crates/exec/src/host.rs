@@ -30,6 +30,8 @@ pub const OPTIONS: &str = "WEIR_EXEC_OPTIONS";
 
 /// Longest wait for assigned addresses.
 const ADDRESS_TIMEOUT: Duration = Duration::from_secs(20);
+/// How long that wait is silent.
+const ADDRESS_SAID: Duration = Duration::from_secs(1);
 /// Longest wait at the end for peers to acknowledge what was written.
 const LINGER: Duration = Duration::from_secs(5);
 /// When a process says that it waits for others that use its sockets.
@@ -303,7 +305,11 @@ fn await_addresses(settings: &Settings, net: &Net) -> std::io::Result<()> {
         IpAddr::V4(_) => true,
         IpAddr::V6(v6) => !v6.is_unicast_link_local(),
     };
+    let mut is_said = false;
     while dynamic && !net.addresses().iter().any(is_global) {
+        if began.elapsed() >= ADDRESS_SAID && !std::mem::replace(&mut is_said, true) {
+            say("waits until a server or router assigns an address, up to 20 s");
+        }
         if began.elapsed() >= ADDRESS_TIMEOUT {
             return Err(std::io::Error::other(
                 "no server or router has assigned an address within 20 s",

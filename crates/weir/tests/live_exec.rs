@@ -681,3 +681,15 @@ fn an_address_that_another_station_has_is_said() {
     running.signal(Signal::KILL);
 }
 
+#[test]
+fn a_wait_for_an_address_is_not_silent() {
+    let Some(kernel) = bench("exec-waits", &["python3"]) else {
+        return;
+    };
+    let library = kernel.folder.path(LIBRARY);
+    let line = ["exec", "--library", &library, "--link", "tap0", "--addr"];
+    let program = ["dhcp", "--", "python3", "-c", AWAITS];
+    let running = kernel.weir_as_said(&[&line[..], &program].concat());
+    let running = running.until("waits until a server or router assigns an address, up to 20 s");
+    running.signal(Signal::KILL);
+}

@@ -76,6 +76,29 @@ fn a_host_beside_the_kernels_answers_on_its_own() {
     assert!(!pings.is_ok_and(|pings| !pings.round_trips.is_empty()));
 }
 
+/// A wait of twenty seconds is not silent.
+#[test]
+fn a_host_says_what_it_waits_for() {
+    let Some(net) = net() else { return };
+    for (source, whose) in [
+        ("dhcp", "DHCP server gives an address"),
+        ("auto", "router advertises a network"),
+    ] {
+        let arguments = [
+            "host",
+            "eth0",
+            "--addr",
+            source,
+            "--mac",
+            "02:00:00:00:00:77",
+        ];
+        let host = net.weir(&arguments);
+        let host = host.until(&format!("waits until a {whose} on eth0, up to 20 s"));
+        host.signal(Signal::INT);
+        assert_eq!(host.end().code, Some(130));
+    }
+}
+
 /// Hosts on one interface do not hear each other's probes: to both the frames are their own.
 #[test]
 fn a_second_host_of_an_address_warns() {

@@ -5,6 +5,7 @@ mod report;
 use crate::cmd::meter::forwarding::{self as meter, MeterArgs};
 use crate::config::{self, Wrong};
 use crate::error::{CliError, say};
+use crate::idle_links::IdleLinks;
 use crate::input::on_off::OnOff;
 use crate::input::read_limited;
 use crate::input::tap_args::{StatsArgs, TapArgs};
@@ -168,6 +169,7 @@ pub(crate) fn run(args: &Args) -> Result<(), CliError> {
         args,
         life: Watchdog::new(None)?,
         longest: MtuWarnings::default(),
+        idle: IdleLinks::default(),
         json,
         metrics,
         began: None,
@@ -295,6 +297,7 @@ struct StatsReporter<'a> {
     args: &'a Args,
     life: Watchdog,
     longest: MtuWarnings,
+    idle: IdleLinks,
     json: Option<StatsFile>,
     metrics: Option<Metrics>,
     began: Option<Instant>,
@@ -310,6 +313,9 @@ struct StatsReporter<'a> {
 impl StatsReporter<'_> {
     fn report(&mut self, view: &Snapshot<'_>, last: bool) {
         let now = Instant::now();
+        if !last {
+            self.idle.look(view.tap);
+        }
         if self.began.is_none() {
             self.began = Some(now);
             self.life.ready();

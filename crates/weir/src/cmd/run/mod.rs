@@ -13,6 +13,7 @@ mod state;
 use crate::cmd::supervisor::{self, Supervised};
 use crate::config::{self, Wrong};
 use crate::error::{CliError, say};
+use crate::idle_links::IdleLinks;
 use crate::input::on_off::OnOff;
 use crate::input::read_limited;
 use crate::input::tap_args::{StatsArgs, TapArgs};
@@ -371,6 +372,7 @@ fn live(
     let mut teller = Teller {
         life,
         longest: MtuWarnings::default(),
+        idle: IdleLinks::default(),
         json,
         metrics,
         is_ready: false,
@@ -478,6 +480,7 @@ fn tap(args: &LiveArgs, bypass: Bypass, config: &BoxConfig) -> weir_tap::Config 
 struct Teller {
     life: Watchdog,
     longest: MtuWarnings,
+    idle: IdleLinks,
     json: Option<StatsFile>,
     metrics: Option<Metrics>,
     is_ready: bool,
@@ -487,6 +490,9 @@ struct Teller {
 impl Teller {
     fn tell(&mut self, view: &Snapshot<'_>) {
         let now = Instant::now();
+        if !view.is_last {
+            self.idle.look(view.tap);
+        }
         // A router that fails before its first frame has a last view alone.
         if !self.is_ready && !view.is_last {
             self.is_ready = true;

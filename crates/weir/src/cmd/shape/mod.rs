@@ -6,6 +6,7 @@ use crate::cmd::run::Source;
 use crate::cmd::run::nat::quoted;
 use crate::config;
 use crate::error::{CliError, say};
+use crate::idle_links::IdleLinks;
 use crate::input::read_limited;
 use crate::input::tap_args::{StatsArgs, TapArgs};
 use crate::longest::MtuWarnings;
@@ -290,6 +291,7 @@ fn shape(
     let mut teller = Teller {
         life: Watchdog::new(None)?,
         longest: MtuWarnings::default(),
+        idle: IdleLinks::default(),
         json,
         metrics,
         is_ready: false,
@@ -326,6 +328,7 @@ fn shape(
 struct Teller {
     life: Watchdog,
     longest: MtuWarnings,
+    idle: IdleLinks,
     json: Option<StatsFile>,
     metrics: Option<Metrics>,
     is_ready: bool,
@@ -336,6 +339,9 @@ struct Teller {
 
 impl Teller {
     fn tell(&mut self, view: &Snapshot<'_>) {
+        if !view.is_last {
+            self.idle.look(view.tap);
+        }
         if !self.is_ready && !view.is_last {
             self.is_ready = true;
             self.life.ready();
@@ -377,15 +383,6 @@ fn introduce(view: &Snapshot<'_>) {
         })
         .collect();
     say(&format!("weir: {}", modes.join("; ")));
-    let links = view.tap.links();
-    for interface in links.filter_map(|link| view.tap.interface(link)) {
-        if !interface.up {
-            let name = &interface.name;
-            say(&format!(
-                "weir: {name} is down: nothing passes until `ip link set {name} up`"
-            ));
-        }
-    }
     say("ready");
 }
 
