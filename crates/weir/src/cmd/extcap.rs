@@ -26,13 +26,16 @@ const PREFIX: &str = "weir-";
 /// Offer ports to Wireshark, tshark and dumpcap (extcap)
 ///
 /// Wireshark calls this command; a user calls it once, to install it. Then Wireshark lists
-/// interfaces such as `weir-eth0`: a capture from one of them is a port of weir's, opened through
-/// the broker, with a filter that the kernel applies.
+/// interfaces such as `weir-eth0`. A capture from one of them opens a port, weir's queue of the frames
+/// that the capture filter accepts, through the broker: no privilege is needed, and the kernel
+/// applies the filter.
 #[derive(clap::Args, Debug)]
 #[command(after_help = "\
 Examples:
   sudo weir extcap --install
   tshark -i weir-eth0 -f 'udp port 53'
+
+To uninstall, remove the link that --install has printed.
 
 Exit status: 0; 1 if the interface or the FIFO cannot be used; 2 if the filter, an option or the
 policy refuses.")]
@@ -57,11 +60,11 @@ pub(crate) struct Args {
     #[arg(long, value_name = "NAME")]
     extcap_interface: Option<String>,
 
-    /// Wireshark's version; no effect
+    /// Wireshark's version, which makes no difference
     #[arg(long, value_name = "VERSION")]
     extcap_version: Option<String>,
 
-    /// A pcap-filter(7) expression; without --capture, it is checked
+    /// A pcap-filter(7) expression; without --capture, only check it
     #[arg(long, value_name = "EXPR", allow_hyphen_values = true)]
     extcap_capture_filter: Option<String>,
 

@@ -89,12 +89,13 @@ pub(crate) struct Args {
 
     /// Receive a share of the frames: a fixed one, as 0/4, or one of a group's
     ///
-    /// Frames are shared out by flow: both directions of a connection go one
-    /// way, and so do all fragments of a datagram. I/N is share I (from 0) of N
-    /// equal ones (at most 64), the same live and of a file. A name, such as
-    /// workers, is a group: those who listen with the same name, filter,
-    /// priority and user share all frames, and the share of one that ends goes
-    /// to the rest. A number as the name is also the most members.
+    /// Frames are shared out by flow: one process gets both directions of a
+    /// connection, and all fragments of a datagram. I/N is share I (from 0) of
+    /// N equal ones (at most 64), the same of a live link and of a file. A
+    /// name, such as workers, is a group: the processes of one user that listen
+    /// with the same name, filter and priority share all frames, and the share
+    /// of a process that ends goes to the rest. A number as the name also
+    /// limits the group to that many members.
     #[arg(long, value_name = "I/N|GROUP")]
     fanout: Option<Fanout>,
 
