@@ -66,7 +66,7 @@ struct weir_port_options {
     uint32_t size;        /* sizeof(struct weir_port_options) */
     uint32_t flags;       /* of enum weir_port_option */
     uint64_t queue_bytes; /* bytes of the queue, rounded up to a power of two;
-                             default 1 MiB */
+                             default 1 MiB, or what the grant has room for */
     uint32_t snap_len;    /* bytes delivered of a frame at most; default all */
     uint32_t priority;    /* ports of higher priority see a frame earlier; at
                              most 65535 */

@@ -189,6 +189,18 @@ impl BoxConfig {
         plain.filter_map(|text| text.parse().ok()).collect()
     }
 
+    /// Addresses that may stand for those of the outside's interface while there is none: those of
+    /// forwards, or one of a documentation network (RFC 5737).
+    pub fn stand_in_addresses(&self) -> Vec<String> {
+        let forwarded = self.stages.iter().flat_map(StageConfig::forwarded);
+        let texts: Vec<String> = forwarded.map(|address| format!("{address}/32")).collect();
+        if texts.is_empty() {
+            vec!["192.0.2.1/24".to_owned()]
+        } else {
+            texts
+        }
+    }
+
     /// Chunks of memory that frames in the links' queues occupy, at most; 0 if no link has a
     /// scheduler.
     pub fn chunks_max(&self) -> u32 {

@@ -83,6 +83,17 @@ pub enum RuntimeDirError {
     },
 }
 
+/// The state that [`RuntimeDir::clean`] has removed.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Cleaned {
+    /// Number of ports.
+    pub ports: usize,
+    /// Number of those that a process had open, and that receive nothing any more.
+    pub open: usize,
+    /// The interfaces whose frames were divided: the inode of the network namespace, and the ifindex.
+    pub interfaces: Vec<(u64, u32)>,
+}
+
 /// The folder, locked by one broker at a time.
 #[derive(Debug)]
 pub struct RuntimeDir {
@@ -322,18 +333,24 @@ impl RuntimeDir {
     }
 
     /// Removes all state that a broker left, including the folder's contents
-    /// and the BPF file system. Ports that are still open receive nothing any
-    /// more.
+    /// and the BPF file system; returns what there was. Ports that are still open
+    /// receive nothing any more.
     ///
     /// # Errors
     /// See [`RuntimeDirError`]; [`RuntimeDirError::InUse`] while a broker runs.
-    pub fn clean(path: &Path) -> Result<(), RuntimeDirError> {
+    pub fn clean(path: &Path) -> Result<Cleaned, RuntimeDirError> {
         let mut keep = RuntimeDir::open(path)?;
+        let numbers = keep.numbers();
+        let cleaned = Cleaned {
+            open: numbers.iter().filter(|port| keep.is_owned(**port)).count(),
+            ports: numbers.len(),
+            interfaces: crate::engine::kernel::pinned_interfaces(&keep.pins)?,
+        };
         if path == Path::new(FOLDER_DEFAULT) {
             crate::client::sweep_roster();
         }
         let swept = sweep_all(&keep.pins);
-        for number in keep.numbers() {
+        for number in numbers {
             keep.forget(number);
         }
         swept?;
@@ -347,7 +364,8 @@ impl RuntimeDir {
         };
         remove("bpf", AtFlags::REMOVEDIR)?;
         remove("ports", AtFlags::REMOVEDIR)?;
-        remove("lock", AtFlags::empty())
+        remove("lock", AtFlags::empty())?;
+        Ok(cleaned)
     }
 }
 

@@ -21,6 +21,7 @@ fn open() -> Request {
             take: true,
             send: false,
             ring: Bytes(1 << 20),
+            ring_min: Some(Bytes(4 << 10)),
             snap_len: Some(96),
             timestamps: true,
             tag: u32::MAX,

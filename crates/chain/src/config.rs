@@ -327,6 +327,15 @@ impl StageConfig {
         }
     }
 
+    /// The addresses of static forwards, which are the outside link's or the pool's.
+    pub fn forwarded(&self) -> impl Iterator<Item = Ipv4Addr> {
+        let forwards = match &self.kind {
+            Kind::Nat(config) => config.forwards.as_slice(),
+            _ => &[],
+        };
+        forwards.iter().map(|forward| forward.outside.0)
+    }
+
     /// The file of tunnels, SAs and policies of a stage `ipsec`; `None` of others.
     pub fn sa_file(&self) -> Option<&str> {
         match &self.kind {

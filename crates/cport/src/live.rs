@@ -227,8 +227,10 @@ impl Live {
             Err(_) if is_gone() => Ok(Some(gone())),
             // The port outlives this broker; another may take it over.
             Err(PortError::NoBroker { .. }) => Ok(None),
-            // A broker that was started since does not grant the port.
-            Err(error @ PortError::Refused(_)) => Ok(Some(error.to_string())),
+            // It was removed, or a broker that was started since does not grant it.
+            Err(error @ (PortError::Refused(_) | PortError::Removed)) => {
+                Ok(Some(error.to_string()))
+            }
             Err(error) => Err(error),
         }
     }

@@ -21,7 +21,8 @@ use std::sync::atomic::{
 };
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
-use weir_socket::{HostPlan, Net, SocketCall, SocketProtocol};
+use weir_socket::{HostPlan, LinkPlan, Net, SocketCall, SocketProtocol};
+use weir_stack::iface::{Event, RemovalReason};
 
 /// The environment variable with the host's plan ([`HostPlan::to_text`]).
 pub const VARIABLE: &str = "WEIR_EXEC_HOST";
@@ -30,6 +31,8 @@ pub const OPTIONS: &str = "WEIR_EXEC_OPTIONS";
 
 /// Longest wait for assigned addresses.
 const ADDRESS_TIMEOUT: Duration = Duration::from_secs(20);
+/// How long that wait is silent.
+const ADDRESS_SAID: Duration = Duration::from_secs(1);
 /// Longest wait at the end for peers to acknowledge what was written.
 const LINGER: Duration = Duration::from_secs(5);
 /// When a process says that it waits for others that use its sockets.
@@ -313,7 +316,12 @@ fn start(settings: &Settings) -> std::io::Result<Net> {
     let before = open_fds();
     // The host's threads run no handlers of the application.
     let mask = signals::block_all();
-    let net = settings.plan.open(Net::builder().hide_fds(hide))?.start();
+    let links = settings.plan.links.iter().map(LinkPlan::name);
+    let links: Vec<String> = links.map(str::to_owned).collect();
+    let builder = Net::builder().hide_fds(hide);
+    let builder = builder.on_link_gone(move |link, error| say_gone(&links, link, error));
+    let net = settings.plan.open(builder)?.start();
+    let net = net.inspect(|net| tell_losses(net, settings));
     drop(mask);
     let net = net?;
     let new = open_fds().into_iter().filter(|fd| !before.contains(fd));
@@ -354,6 +362,40 @@ pub(crate) fn link_of(ifindex: u32) -> Option<u8> {
     at.filter(|_| ifindex != 0).map(|at| at as u8)
 }
 
+/// Says which link is gone: the application's sockets fail as on a host without the interface, and the
+/// application may not say why.
+fn say_gone(links: &[String], link: u8, error: &std::io::Error) {
+    let link = links
+        .get(usize::from(link))
+        .map_or("a link", String::as_str);
+    match (error.get_ref(), error.kind()) {
+        (Some(reason), _) => say(&format!("{link} carries nothing any more: {reason}")),
+        _ => say(&format!("{link} is gone: it carries nothing any more")),
+    }
+}
+
+/// Starts a thread that says which addresses the host loses to another station. Without the thread
+/// nothing is said.
+fn tell_losses(net: &Net, settings: &Settings) {
+    let names = settings.plan.links.iter().map(LinkPlan::name);
+    let names: Vec<String> = names.map(str::to_owned).collect();
+    let mut events = net.events();
+    let thread = std::thread::Builder::new().name("weir-told".to_owned());
+    let _ = thread.spawn(move || {
+        while let Some((link, event)) = events.next_link() {
+            let Event::Lost(prefix, RemovalReason::Duplicate(by)) = event else {
+                continue;
+            };
+            let link = names.get(usize::from(link)).map_or("", String::as_str);
+            let by = by.map_or_else(|| "another".to_owned(), |by| by.to_string());
+            say(&format!(
+                "{} on {link} is {by}'s too: it is not used any more; give another --addr",
+                prefix.address()
+            ));
+        }
+    });
+}
+
 /// Waits for the addresses that servers and routers assign.
 fn await_addresses(settings: &Settings, net: &Net) -> std::io::Result<()> {
     let dynamic = settings.plan.links.iter().any(|link| link.is_dynamic());
@@ -362,7 +404,11 @@ fn await_addresses(settings: &Settings, net: &Net) -> std::io::Result<()> {
         IpAddr::V4(_) => true,
         IpAddr::V6(v6) => !v6.is_unicast_link_local(),
     };
+    let mut is_said = false;
     while dynamic && !net.addresses().iter().any(is_global) {
+        if began.elapsed() >= ADDRESS_SAID && !std::mem::replace(&mut is_said, true) {
+            say("waits until a server or router assigns an address, up to 20 s");
+        }
         if began.elapsed() >= ADDRESS_TIMEOUT {
             return Err(std::io::Error::other(
                 "no server or router has assigned an address within 20 s",

@@ -3,7 +3,7 @@
 use crate::LedgerError;
 use crate::codec::{Encoded, decode};
 use crate::lock::StoreLock;
-use crate::store::{Layout, Stamp, bits, immediate, key, of, open, open_read};
+use crate::store::{self, Layout, Stamp, bits, immediate, key, of, open, open_read};
 use rusqlite::{Connection, OptionalExtension, params};
 use serde::Serialize;
 use sha2::{Digest, Sha256};
@@ -178,6 +178,21 @@ impl Ledger {
             db,
             stamp,
             looked_to: -1,
+        })
+    }
+
+    /// Removes a ledger without chunks, as an attempt to make one on a full disk leaves it. Returns whether
+    /// it is removed: not if it has chunks, if another program has it open, or if it is no ledger.
+    pub fn remove_unused(path: &Path) -> bool {
+        store::remove_if(path, |db| {
+            let tables: i64 =
+                db.query_row("SELECT count(*) FROM sqlite_schema", [], |row| row.get(0))?;
+            if tables == 0 {
+                return Ok(true);
+            }
+            let of: i64 = db.query_row("PRAGMA application_id", [], |row| row.get(0))?;
+            let any = "SELECT EXISTS (SELECT * FROM chunk) OR EXISTS (SELECT * FROM output)";
+            Ok(of == LAYOUT.application && !db.query_row(any, [], |row| row.get::<_, bool>(0))?)
         })
     }
 

@@ -130,6 +130,32 @@ pub(crate) fn open(path: &Path, layout: &Layout) -> Result<Connection, LedgerErr
     Ok(db)
 }
 
+/// Removes a store's files if `is_unused` says so, while no other program has it open; returns whether
+/// it did.
+pub(crate) fn remove_if(
+    path: &Path,
+    is_unused: impl FnOnce(&Connection) -> rusqlite::Result<bool>,
+) -> bool {
+    let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    let Ok(db) = Connection::open_with_flags(path, flags) else {
+        return false;
+    };
+    // Needs no shared memory, for which a full disk has no room, and fails while the store is open
+    // elsewhere.
+    let locked = db
+        .busy_timeout(Duration::ZERO)
+        .and_then(|()| db.execute_batch("PRAGMA locking_mode = EXCLUSIVE; BEGIN EXCLUSIVE;"));
+    let removes = locked.is_ok() && is_unused(&db).unwrap_or(false);
+    if removes {
+        for suffix in ["", "-wal", "-shm"] {
+            let mut file = path.as_os_str().to_owned();
+            file.push(suffix);
+            let _ = fs::remove_file(PathBuf::from(file));
+        }
+    }
+    removes
+}
+
 /// Opens a store for reading, without a need to write to its file or folder. The second value is for
 /// [`Stamp::is_current`], if nothing else shows whether the store changes meanwhile.
 pub(crate) fn open_read(

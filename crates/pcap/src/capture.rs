@@ -5,12 +5,13 @@ use crate::error::{ErrorText, Failure};
 use crate::live::{Active, Live, lock};
 use crate::types::{
     ERROR, ERROR_ACTIVATED, ERROR_NO_SUCH_DEVICE, ERROR_NOT_ACTIVATED, ERROR_RFMON_NOTSUP,
-    TSTAMP_PRECISION_MICRO,
+    TSTAMP_PRECISION_MICRO, WARNING,
 };
 use libc::c_int;
 use std::path::Path;
 use std::sync::{Mutex, OnceLock};
 use std::time::Duration;
+use weir_broker::engine::limits;
 use weir_broker::protocol::ErrorKind;
 use weir_broker::{Bytes, Port, PortError};
 
@@ -88,6 +89,8 @@ impl Capture {
         failure.status
     }
 
+    /// Opens the port. Returns 0, [`WARNING`] if the grant's filter hides frames, or the status of a
+    /// failure.
     pub(crate) fn activate(&self) -> c_int {
         if self.live.get().is_some() {
             self.error.set("the capture is activated already");
@@ -95,8 +98,12 @@ impl Capture {
         }
         match self.open() {
             Ok(live) => {
+                let warning = live.active.within.as_deref().map(narrowed);
                 let _ = self.live.set(live);
-                0
+                warning.map_or(0, |text| {
+                    self.error.set(&text);
+                    WARNING
+                })
             }
             Err(failure) => self.failed(&failure),
         }
@@ -131,14 +138,16 @@ impl Capture {
         if snaplen < SNAPLEN_MAX {
             port = port.snap_len(snaplen.unsigned_abs());
         }
-        let asked = u64::try_from(settings.buffer)
-            .ok()
-            .filter(|bytes| *bytes > 0);
-        let queue = self.device.queue.or(asked.map(Bytes));
-        let queue = queue.unwrap_or(QUEUE_DEFAULT);
-        port = port
-            .queue(queue)
-            .priority(self.device.priority.unwrap_or(0));
+        port = match (self.device.queue, u64::try_from(settings.buffer)) {
+            (Some(queue), _) => port.queue(queue),
+            // As libpcap, which makes a smaller ring where the kernel has no memory for this one.
+            (None, Ok(bytes @ 1..)) => {
+                let bytes = bytes.clamp(limits::RING_MIN.0, limits::RING_MAX.0);
+                port.queue_up_to(Bytes(bytes))
+            }
+            (None, _) => port,
+        };
+        port = port.priority(self.device.priority.unwrap_or(0));
         if let Some(fanout) = &self.device.fanout {
             port = port.fanout(fanout.clone());
         }
@@ -148,7 +157,8 @@ impl Capture {
             interface: name.clone(),
             linktype: linktype(port.linktype().0),
             snaplen,
-            queue: c_int::try_from(queue.0).unwrap_or(c_int::MAX),
+            queue: c_int::try_from(port.queue().0).unwrap_or(c_int::MAX),
+            within: port.within().map(str::to_owned),
             precision: settings.precision,
             timeout: u64::try_from(settings.milliseconds)
                 .ok()
@@ -160,8 +170,11 @@ impl Capture {
     }
 }
 
-/// A port's own default.
-const QUEUE_DEFAULT: Bytes = Bytes(1 << 20);
+/// The warning of a capture whose frames the policy limits.
+fn narrowed(filter: &str) -> String {
+    // The filter comes last: libpcap's buffers for texts may cut it.
+    format!("frames outside of the policy's grant are not captured; the grant is for `{filter}`")
+}
 
 /// A port that was not opened: the reason, and what to do.
 fn refusal(interface: &str, error: PortError) -> Failure {

@@ -38,6 +38,8 @@ pub(crate) struct Active {
     pub(crate) linktype: c_int,
     pub(crate) snaplen: c_int,
     pub(crate) queue: c_int,
+    /// The filter of the grant, which hides all other frames.
+    pub(crate) within: Option<String>,
     pub(crate) precision: c_int,
     pub(crate) timeout: Option<Duration>,
     pub(crate) immediate: bool,

@@ -102,12 +102,14 @@ pub(crate) unsafe fn pcap_open_live(
     } else {
         status
     };
-    if status == 0 {
-        // SAFETY: the caller's promise: as libpcap, an empty text stands for no warning.
-        unsafe { write(errbuf, "") };
+    let mut text = capture.error.to_text();
+    if status >= 0 {
+        // As libpcap, an empty text stands for no warning.
+        let warning = if status == 0 { "" } else { &text };
+        // SAFETY: the caller's promise.
+        unsafe { write(errbuf, warning) };
         return handle;
     }
-    let mut text = capture.error.to_text();
     if status == ERROR_NO_SUCH_DEVICE {
         // As libpcap has it, whose programs may look for these words.
         // SAFETY: C strings of the caller and of the library.

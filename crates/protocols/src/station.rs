@@ -220,13 +220,17 @@ impl Station {
         self.port.arm()
     }
 
-    /// Fails if the interface is gone, or the policy has changed.
+    /// Fails if the interface is gone, the policy has changed, or the port has ended with its broker.
     ///
     /// # Errors
     /// If so.
     pub fn check(&mut self) -> Result<(), StationError> {
-        // Without a broker the port goes on.
-        for event in self.port.events().unwrap_or_default() {
+        let events = match self.port.events() {
+            Err(error) if error.is_end_of_port() => return Err(error.into()),
+            // Without a broker the port goes on.
+            events => events.unwrap_or_default(),
+        };
+        for event in events {
             match event {
                 Event::Gone => return Err(StationError::Gone(self.interface.clone())),
                 Event::Revoked { reason } => return Err(StationError::Revoked(reason)),

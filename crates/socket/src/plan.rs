@@ -161,6 +161,14 @@ impl LinkPlan {
         &self.device
     }
 
+    /// The name of the interface.
+    pub fn name(&self) -> &str {
+        match &self.device {
+            Device::Tap(name) => name,
+            Device::Port { interface, .. } => interface,
+        }
+    }
+
     /// Whether servers or routers assign addresses on the link.
     pub fn is_dynamic(&self) -> bool {
         self.dhcp || self.autoconf

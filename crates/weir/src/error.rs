@@ -56,6 +56,17 @@ impl CliError {
         CliError::Run(anyhow::anyhow!("{message}"))
     }
 
+    /// Several errors as one: a refusal if one of them is. `Ok` if there is none.
+    pub(crate) fn all(errors: Vec<CliError>) -> Result<(), CliError> {
+        let is_refusal = errors.iter().any(|one| matches!(one, CliError::Refused(_)));
+        let texts: Vec<String> = errors.iter().map(CliError::to_string).collect();
+        match (texts.is_empty(), is_refusal) {
+            (true, _) => Ok(()),
+            (false, true) => Err(CliError::refused(texts.join(NEXT))),
+            (false, false) => Err(CliError::run(texts.join(NEXT))),
+        }
+    }
+
     /// A failure to write to standard output.
     pub(crate) fn output(error: io::Error) -> CliError {
         if error.kind() == io::ErrorKind::BrokenPipe {

@@ -32,6 +32,7 @@ mod error;
 mod filterset;
 mod host;
 mod http;
+mod idle_links;
 mod input;
 mod iperf;
 mod longest;

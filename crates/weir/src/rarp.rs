@@ -55,7 +55,7 @@ pub(crate) fn serve(
             send(&mut port, request.sender, &reply)?;
             answered(request.target, *ip)?;
         }
-        for event in port.events().unwrap_or_default() {
+        for event in live_port::events(&mut port)? {
             match event {
                 Event::Gone => {
                     return Err(CliError::run(format!("interface {interface} is gone")));

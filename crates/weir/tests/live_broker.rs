@@ -15,6 +15,7 @@ use std::time::{Duration, Instant};
 use weir_lab::net::Signal;
 use weir_lab::net::unprivileged::NOBODY;
 use weir_lab::testenv;
+use weir_lab::wait;
 
 const POLICY: &str = r#"
 [[grant]]
@@ -81,6 +82,24 @@ fn an_ordinary_user_gets_what_the_policy_grants_and_no_more() {
             "{refused:?}"
         );
     }
+}
+
+#[test]
+fn a_queue_that_was_not_chosen_is_what_the_grant_has_room_for() {
+    let policy = "[[grant]]\nusers = [65534]\ninterfaces = [\"eth0\"]\nmemory_max = \"256 KiB\"\n";
+    let Some(brokered) = brokered::brokered("broker-queue", policy) else {
+        return;
+    };
+    let ended = brokered.listen(&["--for", "0"]).end();
+    assert_eq!(ended.code, Some(0), "{ended:?}");
+    let said = "the queue has 256 KiB, for which the grant has room";
+    assert!(ended.stderr.contains(said), "{ended:?}");
+    let socket = &brokered.socket;
+    let top = ["top", "eth0", "--json", "--for", "1", "--socket", socket];
+    let ended = brokered.net.weir_as_nobody(&top).end();
+    assert_eq!(ended.code, Some(0), "{ended:?}");
+    let stated = ["--queue", "512K", "--for", "0"];
+    assert_eq!(brokered.listen(&stated).end().code, Some(2));
 }
 
 #[test]
@@ -237,7 +256,11 @@ fn ports_of_root_without_a_broker_are_shown_to_root() {
     while own().as_ref() != Some(&expected) {
         assert!(start.elapsed() < live::WAIT_MAX, "{:?}", own());
     }
-    let table = net.weir(&["ports"]).end().stdout;
+    let listed = net.weir(&["ports"]).end();
+    let said =
+        "no broker listens on /run/weir/broker.sock: shown are only ports that programs of root";
+    assert!(listed.stderr.contains(said), "{listed:?}");
+    let table = listed.stdout;
     assert!(table.contains("udp dst port 5078"), "{table}");
     let costs = ["eth0 at xdp-native:\n  ", "\n  frames are seen first"];
     assert!(costs.iter().all(|cost| table.contains(cost)), "{table}");
@@ -374,6 +397,64 @@ fn listening_goes_on_when_a_broker_is_killed_and_another_comes() {
     assert_eq!(cleaned.code, Some(0), "{cleaned:?}");
     assert_eq!(std::fs::read_dir(&keep).unwrap().count(), 0);
     assert!(!std::fs::exists(&socket).unwrap(), "its socket goes, too");
+}
+
+#[test]
+fn what_clean_removes_is_said_and_its_readers_end() {
+    let Some(brokered) = brokered("broker-clean") else {
+        return;
+    };
+    let (socket, keep) = (
+        brokered.folder.path("kept-socket"),
+        brokered.folder.path("keep"),
+    );
+    let config = brokered.folder.path("policy.toml");
+    let broker = ["broker", "--config", &config, "--socket", &socket];
+    let broker = brokered
+        .net
+        .weir(&[&broker[..], &["--keep", &keep]].concat());
+    let broker = broker.until("listens on").until("ready");
+    let listen = ["listen", "eth0", "--socket", &socket, "--queue", "64K"];
+    let listen = brokered.net.weir_as_nobody(&listen).until("weir: port");
+    let top = [
+        "top", "eth0", "--json", "--queue", "64K", "--socket", &socket,
+    ];
+    let top = brokered.net.weir_as_nobody(&top);
+    // Its ports are two.
+    let host = [
+        "host",
+        "eth0",
+        "--addr",
+        "10.0.0.77/24",
+        "--broker",
+        &socket,
+    ];
+    let host = brokered.net.weir(&host).until("ready");
+    let ports = ["ports", "--json", "--socket", &socket];
+    wait::until("all ports", || {
+        let ports = brokered.net.weir(&ports).end().json();
+        ports.as_array().is_some_and(|ports| ports.len() == 4)
+    });
+    broker.signal(Signal::KILL);
+    drop(broker);
+    let listen = listen.until("the broker has ended; frames continue to arrive");
+    let clean = ["broker", "--clean", "--socket", &socket, "--keep", &keep];
+    let cleaned = brokered.net.weir(&clean).end();
+    assert_eq!(cleaned.code, Some(0), "{cleaned:?}");
+    let said = format!(
+        "weir: removed what brokers had left in {keep}: 4 ports, of which 4 were in use and receive \
+         nothing any more; programs in the kernel at eth0\n"
+    );
+    assert_eq!(cleaned.stderr, said);
+    for reader in [listen, top, host] {
+        let ended = reader.end();
+        assert_eq!(ended.code, Some(1), "{ended:?}");
+        let why = "the port was removed with what the broker had left (weir broker --clean)";
+        assert!(ended.stderr.contains(why), "{ended:?}");
+    }
+    let again = brokered.net.weir(&clean).end();
+    let said = format!("weir: nothing was left in {keep}\n");
+    assert_eq!((again.code, again.stderr), (Some(0), said));
 }
 
 /// An ordinary user's host on an interface that is not a TAP, where

@@ -22,7 +22,7 @@ mod tap;
 use common::Folder;
 use live::{Ended, Running, open_folder};
 use std::io::{Read, Write};
-use std::net::TcpStream;
+use std::net::{TcpStream, UdpSocket};
 use std::ops::Deref;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -638,4 +638,64 @@ fn programs_with_other_rights_are_refused() {
         assert_eq!(ended.code, Some(2), "{ended:?}");
         assert!(ended.stderr.contains(why), "{ended:?}");
     }
+}
+
+/// Waits for a connection, and prints the error.
+const AWAITS: &str = "
+import socket, sys
+listener = socket.create_server(('0.0.0.0', 7000))
+print('listens', file=sys.stderr, flush=True)
+try:
+    listener.accept()
+except OSError as error:
+    print(error.errno)
+try:
+    socket.create_connection(('192.0.2.1', 7), 5)
+except OSError as error:
+    print(error.errno)
+";
+
+/// The application's errors say nothing of the interface that was removed.
+#[test]
+fn the_end_of_the_link_is_said_once() {
+    let Some(kernel) = bench("exec-link-gone", &["python3"]) else {
+        return;
+    };
+    let running = exec(&kernel, &[], &["python3", "-c", AWAITS]).until("listens");
+    kernel.host.device("tap0").unwrap().delete().unwrap();
+    let ended = running.end();
+    let said = "weir exec: tap0 is gone: it carries nothing any more\n";
+    assert_eq!(ended.stderr.matches(said).count(), 1, "{ended:?}");
+    // What waits ends with ENETDOWN; afterwards there is no route (ENETUNREACH).
+    assert_eq!(ended.stdout, "100\n101\n", "{ended:?}");
+}
+
+#[test]
+fn an_address_that_another_station_has_is_said() {
+    let Some(kernel) = bench("exec-duplicate", &["python3", "ip"]) else {
+        return;
+    };
+    let running = exec(&kernel, &[], &["python3", "-c", AWAITS]).until("listens");
+    kernel.run("ip addr add 192.0.2.5/32 dev tap0");
+    kernel.host.run(|| {
+        let socket = UdpSocket::bind("192.0.2.5:0").unwrap();
+        socket.send_to(b"x", "192.0.2.99:9").unwrap();
+    });
+    let running = running.until("weir exec: 192.0.2.5 on tap0 is ");
+    let said = running.said();
+    assert!(said.contains("'s too: it is not used any more"), "{said}");
+    running.signal(Signal::KILL);
+}
+
+#[test]
+fn a_wait_for_an_address_is_not_silent() {
+    let Some(kernel) = bench("exec-waits", &["python3"]) else {
+        return;
+    };
+    let library = kernel.folder.path(LIBRARY);
+    let line = ["exec", "--library", &library, "--link", "tap0", "--addr"];
+    let program = ["dhcp", "--", "python3", "-c", AWAITS];
+    let running = kernel.weir_as_said(&[&line[..], &program].concat());
+    let running = running.until("waits until a server or router assigns an address, up to 20 s");
+    running.signal(Signal::KILL);
 }

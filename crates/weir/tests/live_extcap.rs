@@ -35,7 +35,7 @@ fn interfaces_link_types_options_and_filters_are_listed() {
         .stdout
         .lines()
         .filter(|line| line.starts_with("arg {number="));
-    assert_eq!(options.count(), 4, "{ended:?}");
+    assert_eq!(options.count(), 5, "{ended:?}");
     let ended = net
         .weir(&[&of[..], &["--extcap-capture-filter", "udp port 53"]].concat())
         .end();
@@ -118,4 +118,25 @@ fn tshark_captures_from_a_port() {
         "{output:?}"
     );
     assert!(output.status.success(), "{output:?}");
+}
+
+#[test]
+fn the_queue_is_the_users_choice() {
+    let Some(net) = net() else { return };
+    let folder = Folder::new("extcap-queue");
+    for (queue, bytes) in [(&[][..], 4 << 20), (&["--queue", "64K"], 64 << 10)] {
+        let file = folder.path("frames.pcapng");
+        let head = ["extcap", "--extcap-interface", "weir-eth0", "--capture"];
+        let capture = net.weir(&[&head[..], &["--fifo", &file], queue].concat());
+        wait::until("its port", || {
+            let ports = net.weir(&["ports", "--json"]).end().json();
+            let own = |port: &&serde_json::Value| port["pid"] == capture.id();
+            let found = ports.as_array().unwrap().iter().find(own).cloned();
+            found.is_some_and(|port| {
+                assert_eq!(port["queue"], bytes, "{port}");
+                true
+            })
+        });
+        assert_eq!(capture.stop().code, Some(0));
+    }
 }

@@ -76,6 +76,62 @@ fn a_host_beside_the_kernels_answers_on_its_own() {
     assert!(!pings.is_ok_and(|pings| !pings.round_trips.is_empty()));
 }
 
+/// A wait of twenty seconds is not silent.
+#[test]
+fn a_host_says_what_it_waits_for() {
+    let Some(net) = net() else { return };
+    for (source, whose) in [
+        ("dhcp", "DHCP server gives an address"),
+        ("auto", "router advertises a network"),
+    ] {
+        let arguments = [
+            "host",
+            "eth0",
+            "--addr",
+            source,
+            "--mac",
+            "02:00:00:00:00:77",
+        ];
+        let host = net.weir(&arguments);
+        let host = host.until(&format!("waits until a {whose} on eth0, up to 20 s"));
+        host.signal(Signal::INT);
+        assert_eq!(host.end().code, Some(130));
+    }
+}
+
+/// Hosts on one interface do not hear each other's probes: to both the frames are their own.
+#[test]
+fn a_second_host_of_an_address_warns() {
+    let Some(net) = net() else { return };
+    let first = ["--addr", "10.0.0.77/24", "--addr", "2001:db8::77/64"];
+    let first = net.weir(&[&["host", "eth0"], &first[..]].concat());
+    let first = first.until("ready");
+    assert!(!first.said().contains("another host"), "{}", first.said());
+    for (command, shared) in [
+        (&["host", "eth0", "--addr", "10.0.0.77/24"][..], "10.0.0.77"),
+        (
+            &["host", "eth0", "--addr", "2001:db8::77/64"],
+            "2001:db8::77",
+        ),
+        (
+            &["echo", "--link", "port:eth0", "--addr", "10.0.0.77/24"],
+            "10.0.0.77",
+        ),
+    ] {
+        let second = net.weir(command).until("ready");
+        let said = format!("another host on eth0 has {shared}, too: each takes some of the frames");
+        assert!(second.said().contains(&said), "{}", second.said());
+        second.stop();
+    }
+    let other = net.weir(&["host", "eth0", "--addr", "10.0.0.78/24"]);
+    let other = other.until("ready");
+    assert!(!other.said().contains("another host"), "{}", other.said());
+    first.stop();
+    let after = net.weir(&["host", "eth0", "--addr", "10.0.0.77/24"]);
+    let after = after.until("ready");
+    assert!(!after.said().contains("another host"), "{}", after.said());
+}
+
 #[test]
 fn a_server_on_a_live_interface_takes_bytes_from_a_kernel() {
     let Some(net) = net() else { return };

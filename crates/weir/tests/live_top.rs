@@ -229,7 +229,9 @@ fn the_screen_says_that_the_broker_or_the_interface_is_gone() {
     tmux.keys(&["7"]);
     tmux.until("10.0.0.1");
     tmux.keys(&["q"]);
-    tmux.until("ended 0");
+    // As `weir listen`, after which nothing can be shown either.
+    let screen = tmux.until("ended 1");
+    assert!(screen.contains("weir: interface eth0 is gone"), "{screen}");
     assert_eq!(recorded(&file), 17);
 }
 

@@ -558,3 +558,38 @@ fn a_full_disk_loses_nothing() {
     let said = String::from_utf8_lossy(&run.stderr);
     assert!(said.contains("make room on its disk"), "{run:?}");
 }
+
+/// The store of `weir meter -r` is new, and the disk full at some point of its making.
+#[test]
+fn a_full_disk_leaves_no_part_of_a_new_store() {
+    if !testenv::root() || !testenv::programs(&["unshare", "mount", "sh"]) {
+        return;
+    }
+    let folder = Folder::new("meter-full");
+    let small = folder.path("small");
+    fs::create_dir(&small).unwrap();
+    let run = weir(["demo", "--frames", "20000", "--write", &folder.path("")])
+        .output()
+        .unwrap();
+    assert!(run.status.success(), "{run:?}");
+    let office = folder.path("office.pcapng");
+    for size in ["4k", "8k", "32k", "100k", "140k", "300k", "64m"] {
+        let script = format!(
+            "mount -t tmpfs -o size={size} weir-test '{small}' && \
+             {weir} meter -r '{office}' --store '{small}/usage.db' >&2; \
+             echo status $?; ls '{small}'",
+            weir = env!("CARGO_BIN_EXE_weir"),
+        );
+        let run = testenv::program("unshare")
+            .unwrap()
+            .args(["--mount", "sh", "-c", &script])
+            .output()
+            .unwrap();
+        let expected = if size == "64m" {
+            "status 0\nusage.db\n"
+        } else {
+            "status 1\n"
+        };
+        assert_eq!(stdout(&run), expected, "{size}: {run:?}");
+    }
+}

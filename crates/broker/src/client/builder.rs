@@ -7,6 +7,7 @@ use super::port::{Port, PortBackend};
 use crate::Bytes;
 use crate::compile::{Compiler, Source, with_hosts};
 use crate::engine::kernel::namespace;
+use crate::engine::limits;
 use crate::protocol::{Attach, OpenPort, RequestKind, Response};
 use rustix::process::geteuid;
 use std::path::{Path, PathBuf};
@@ -16,6 +17,9 @@ use weir_wire::LinkType;
 
 /// The default path of the broker's socket.
 pub const SOCKET_DEFAULT: &str = "/run/weir/broker.sock";
+
+/// The default size of a queue, in bytes.
+const QUEUE_DEFAULT: Bytes = Bytes(1 << 20);
 
 /// The way to open the port.
 #[derive(Clone, Debug)]
@@ -37,9 +41,10 @@ pub struct Builder {
 impl Builder {
     pub(super) fn on(interface: &str) -> Builder {
         Builder {
-            asked: OpenPort::copies(interface, Source::default(), Bytes(1 << 20)),
+            asked: OpenPort::copies(interface, Source::default(), QUEUE_DEFAULT),
             via: OpenVia::Either,
         }
+        .queue_up_to(QUEUE_DEFAULT)
     }
 
     /// Sets the filter: a pcap-filter(7) expression. Resolves host names in it
@@ -90,11 +95,22 @@ impl Builder {
         self
     }
 
-    /// Sets the queue's size in bytes; default 1 MiB. Rounded up to a power of
-    /// two, at least 4 KiB; 0 is refused.
+    /// Sets the queue's size in bytes; default 1 MiB, or less if the grant has no
+    /// room for it. Rounded up to a power of two, at least 4 KiB; 0 is refused.
     #[must_use]
     pub fn queue(mut self, ring: Bytes) -> Builder {
         self.asked.ring = ring;
+        self.asked.ring_min = None;
+        self
+    }
+
+    /// Sets the queue's size in bytes as a wish: if the grant has no room for it, the
+    /// queue is the largest for which there is room, 4 KiB or more. See
+    /// [`Port::queue`].
+    #[must_use]
+    pub fn queue_up_to(mut self, ring: Bytes) -> Builder {
+        self.asked.ring = ring;
+        self.asked.ring_min = Some(limits::RING_MIN);
         self
     }
 

@@ -47,6 +47,12 @@ pub enum PortError {
         /// The broker's reason.
         reason: String,
     },
+    /// No broker runs, and the port was removed with what the last one had left.
+    #[error(
+        "the port was removed with what the broker had left (weir broker --clean): nothing is \
+         received any more"
+    )]
+    Removed,
     /// The broker sent an invalid message.
     #[error("the broker said something that makes no sense: {0}")]
     Protocol(String),
@@ -73,6 +79,15 @@ pub enum PortError {
 }
 
 impl PortError {
+    /// Whether the error of [`Port::events`] or [`Port::counters`] means that the port has ended. A port
+    /// goes on while no broker runs ([`NoBroker`](Self::NoBroker)), if the broker keeps its state.
+    pub fn is_end_of_port(&self) -> bool {
+        matches!(
+            self,
+            PortError::Refused(_) | PortError::Ended { .. } | PortError::Removed
+        )
+    }
+
     /// Whether the interface's queue is full: the frame is lost, the port is well.
     pub fn is_queue_full(&self) -> bool {
         matches!(self, PortError::Send(weir_link::live::SendError::Full))

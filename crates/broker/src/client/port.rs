@@ -7,6 +7,7 @@ use super::connection::{Connection, unexpected_reply};
 use super::local::Local;
 use super::sigio::SigioThread;
 use super::tx::TxPath;
+use crate::Bytes;
 use crate::compile::{CompileError, Source, with_hosts};
 use crate::protocol::{ErrorKind, Event, InterfaceStatus, OpenPort, Opened, RequestKind, Response};
 use rustix::process::Signal;
@@ -82,7 +83,7 @@ pub struct Port {
     /// Raises a signal when frames arrive, if requested.
     alarm: Option<SigioThread>,
     /// A descriptor that keeps the port alive without the broker.
-    _lifetime: Option<OwnedFd>,
+    lifetime: Option<OwnedFd>,
 }
 
 impl Port {
@@ -114,7 +115,7 @@ impl Port {
             reader,
             tx: None,
             alarm: None,
-            _lifetime: held,
+            lifetime: held,
         })
     }
 
@@ -387,17 +388,35 @@ impl Port {
         let (PortBackend::Broker(connection), Some(secret)) = (&mut self.backing, secret) else {
             return Err(ended);
         };
-        connection.reconnected()?;
-        match connection.request(RequestKind::Resume { port, secret }) {
-            // The former broker is ending, and its socket was still there.
-            Err(PortError::Ended { reason }) => Err(connection.no_broker(reason)),
-            other => other.map(drop),
+        let resumed = connection.reconnected().and_then(|()| {
+            match connection.request(RequestKind::Resume { port, secret }) {
+                // The former broker is ending, and its socket was still there.
+                Err(PortError::Ended { reason }) => Err(connection.no_broker(reason)),
+                other => other.map(drop),
+            }
+        });
+        match resumed {
+            Err(PortError::NoBroker { .. }) if self.is_removed() => Err(PortError::Removed),
+            other => other,
         }
+    }
+
+    /// Whether the port was removed from the broker's state, as far as this process can see without a
+    /// broker: the file that keeps the port alive has no name any more.
+    fn is_removed(&self) -> bool {
+        let lifetime = self.lifetime.as_ref().map(rustix::fs::fstat);
+        lifetime.is_some_and(|stat| stat.is_ok_and(|stat| stat.st_nlink == 0))
     }
 
     /// The link type of the frames.
     pub fn linktype(&self) -> LinkType {
         LinkType(self.opened.linktype)
+    }
+
+    /// The queue's size in bytes: the requested one, rounded up, or what the grant had
+    /// room for.
+    pub fn queue(&self) -> Bytes {
+        self.opened.ring
     }
 
     /// The hook at which frames were demultiplexed when the port was opened.

@@ -24,6 +24,7 @@ use std::time::{Duration, Instant};
 use weir_demux::fanout::Layout;
 use weir_demux::{Analysis, Binding, BindingId, Filter, Target};
 use weir_filter::ir::Program;
+use weir_filter::lang::Language;
 
 /// Upper bounds for all users.
 pub mod limits {
@@ -184,6 +185,7 @@ impl<F: Backend> Engine<F> {
         // one.
         let interface = facts.name.clone();
         let asked = OpenPort { interface, ..asked };
+        let ring = self.ring_that_fits(&owner, &asked, ring);
         let grant = self.allowed(&owner, &asked, ring)?;
         self.check_room(grant, facts.ifindex)?;
         if grant.is_some() && self.is_path(&facts.name) {
@@ -203,7 +205,11 @@ impl<F: Backend> Engine<F> {
         let filter = self.filter(grant, &facts, &asked.filter, asked.snap_len)?;
         let ifindex = facts.ifindex;
         let effort = self.check_effort(grant, owner.who.uid, ifindex, None, &filter)?;
-        let asked = OpenPort { ring, ..asked };
+        let asked = OpenPort {
+            ring,
+            ring_min: None,
+            ..asked
+        };
         self.interface(facts)?;
         if let Some(first) = self.interfaces.get_mut(&ifindex)
             && first.ports == 0
@@ -586,7 +592,7 @@ impl<F: Backend> Engine<F> {
         Some(PortStatus {
             port: number,
             interface: interface.map_or_else(String::new, |one| one.info.name.clone()),
-            filter: shown(&port.asked.filter.text),
+            filter: shown_filter(&port.asked.filter),
             priority: port.asked.priority,
             copy: !port.asked.take,
             pid: port.owner.who.pid,
@@ -732,6 +738,23 @@ fn compile_own(facts: &InterfaceInfo, text: &str) -> Result<Program, Refusal> {
         let message = format!("the policy's filter `{text}` does not compile: {error}");
         Refusal::new(ErrorKind::Denied, message)
     })
+}
+
+/// A filter for a list of ports. A classic BPF program is a list of numbers, of which only the length
+/// says something.
+fn shown_filter(filter: &Source) -> String {
+    if filter.language != Language::Cbpf {
+        return shown(&filter.text);
+    }
+    // The form of programs begins with that number; other forms have a line for each instruction.
+    let text = filter.text.trim_start();
+    let digits = text.find(|c: char| !c.is_ascii_digit());
+    let stated = text[..digits.unwrap_or(text.len())].parse();
+    let lines = || text.lines().filter(|line| !line.trim().is_empty()).count();
+    match stated.unwrap_or_else(|_| lines()) {
+        1 => "cbpf, 1 instruction".to_owned(),
+        count => format!("cbpf, {count} instructions"),
+    }
 }
 
 /// A filter's text for a list of ports, truncated if it is long.

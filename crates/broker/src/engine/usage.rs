@@ -11,6 +11,27 @@ use crate::protocol::{Attach, ErrorKind, OpenPort, Refusal};
 const LINGERING_RINGS_MAX: usize = 4;
 
 impl<F: Backend> Engine<F> {
+    /// The size of the ring that a port gets: the requested one, or if the request also accepts smaller
+    /// ones, the largest for which the grant has room beside open ports. Rings of closed ports do not
+    /// make it smaller, since a request waits until they are gone.
+    pub(super) fn ring_that_fits(&self, owner: &Owner, asked: &OpenPort, ring: Bytes) -> Bytes {
+        let Some(least) = asked.ring_min.filter(|_| !owner.who.is_superuser) else {
+            return ring;
+        };
+        let Some((place, grant)) = self.policy.grant(&owner.who, &asked.interface) else {
+            return ring;
+        };
+        let usage = self.usage(place, owner.who.uid);
+        let of_user = grant.memory_max.0.saturating_sub(usage.memory.0);
+        let of_all = grant.memory_total.0.saturating_sub(usage.memory_total.0);
+        let fits = of_user
+            .min(of_all)
+            .checked_ilog2()
+            .map_or(0, |log| 1 << log);
+        let least = least.0.clamp(limits::RING_MIN.0, ring.0);
+        Bytes(ring.0.min(fits.max(least.next_power_of_two())))
+    }
+
     /// The grant that allows one more port; `None` for the superuser, who needs
     /// no grant.
     pub(super) fn allowed(

@@ -92,6 +92,11 @@ pub struct OpenPort {
     pub send: bool,
     /// The ring's size; rounded up to a power of two of pages.
     pub ring: Bytes,
+    /// The smallest ring that also serves, if the grant has no room for `ring`: the
+    /// port gets the largest that fits, down to this size. `None` if `ring` is the
+    /// only size.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ring_min: Option<Bytes>,
     /// Largest number of bytes delivered of a frame; all if `None`.
     #[serde(default)]
     pub snap_len: Option<u32>,
@@ -126,6 +131,7 @@ impl OpenPort {
             take: false,
             send: false,
             ring,
+            ring_min: None,
             snap_len: None,
             timestamps: false,
             tag: 0,
@@ -359,7 +365,7 @@ pub struct PortStatus {
     pub port: u32,
     /// The interface's name.
     pub interface: String,
-    /// The filter's text, as requested.
+    /// The filter's text, as requested; the length of a classic BPF program.
     pub filter: String,
     /// The port's priority.
     pub priority: u16,

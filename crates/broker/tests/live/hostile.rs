@@ -41,6 +41,7 @@ pub(crate) fn ask(interface: &str) -> RequestKind {
         take: true,
         send: false,
         ring: Bytes(64 << 10),
+        ring_min: None,
         snap_len: None,
         timestamps: false,
         tag: 0,

@@ -34,6 +34,7 @@ fn open(interface: &str, filter: Source) -> RequestKind {
         take: false,
         send: false,
         ring: Bytes(64 << 10),
+        ring_min: None,
         snap_len: None,
         timestamps: false,
         tag: 0,

@@ -1,5 +1,6 @@
 //! [`Link`]: the device that a [`Net`](crate::Net) sends and receives frames on.
 
+mod claim;
 mod hairpin;
 mod mem;
 mod port;

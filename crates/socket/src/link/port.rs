@@ -4,6 +4,7 @@
 //! that the kernel does not answer them. The other gets copies of multicast frames and of ARP
 //! and neighbour discovery requests for the host's addresses.
 
+use super::claim::{TAKEN, claim};
 use super::{Link, RxSink};
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 use std::io;
@@ -28,7 +29,7 @@ pub struct PortOptions {
     pub broker: Option<PathBuf>,
 }
 
-/// Size of a port's receive queue.
+/// Size of a port's receive queue, in bytes, if the grant has room for it.
 const QUEUE: Bytes = Bytes(4 << 20);
 /// Number of frames sent in one call.
 const SENT_MAX: usize = 64;
@@ -49,6 +50,10 @@ pub struct Port {
     /// When the interface was last checked.
     checked: Instant,
     refusals: Option<Refusals>,
+    /// Claims of the addresses that the ports are for.
+    claims: Vec<OwnedFd>,
+    /// Those that another host of the interface has claimed before.
+    shared: Vec<String>,
 }
 
 /// The callback for frames that the policy has refused.
@@ -85,7 +90,9 @@ impl Port {
         let ours: Vec<String> = addresses.iter().map(to).collect();
         // What asks for our addresses, and what groups are sent.
         let all = "arp or ether multicast";
-        Port::of(interface, hardware, &ours.join(" or "), all, options)
+        let mut port = Port::of(interface, hardware, &ours.join(" or "), all, options)?;
+        port.claim_all(interface, addresses.iter().map(IpAddr::to_string));
+        Ok(port)
     }
 
     /// Opens the ports for all frames to a station of this hardware address, whatever its
@@ -99,7 +106,27 @@ impl Port {
         options: &PortOptions,
     ) -> io::Result<Port> {
         let own = format!("ether dst {hardware}");
-        Port::of(interface, hardware, &own, "ether multicast", options)
+        let mut port = Port::of(interface, hardware, &own, "ether multicast", options)?;
+        port.claim_all(interface, [hardware.to_string()].into_iter());
+        Ok(port)
+    }
+
+    fn claim_all(&mut self, interface: &str, addresses: impl Iterator<Item = String>) {
+        for address in addresses {
+            match claim(interface, &address) {
+                Ok(claim) => self.claims.push(claim),
+                Err(TAKEN) => self.shared.push(address),
+                // Without a descriptor it is not known.
+                Err(_) => {}
+            }
+        }
+    }
+
+    /// The addresses of the host, IP addresses or the hardware address, that another host on ports of
+    /// this interface has too, as far as they are in one network namespace. Either host takes some of the
+    /// frames, and duplicate address detection finds nothing.
+    pub fn shared_addresses(&self) -> impl Iterator<Item = &str> {
+        self.shared.iter().map(String::as_str)
     }
 
     /// Opens a port that takes the frames of the first filter, and one that copies those of the
@@ -111,8 +138,7 @@ impl Port {
         all: &str,
         options: &PortOptions,
     ) -> io::Result<Port> {
-        let own = open(interface, own, true, options)?;
-        let all = open(interface, all, false, options)?;
+        let (own, all) = both(interface, own, all, options)?;
         let fd = epoll::create(CreateFlags::CLOEXEC)?;
         for port in [&own, &all] {
             epoll::add(&fd, port, EventData::new_u64(0), EventFlags::IN)?;
@@ -126,6 +152,8 @@ impl Port {
             hardware,
             checked: Instant::now(),
             refusals: None,
+            claims: Vec::new(),
+            shared: Vec::new(),
         })
     }
 
@@ -164,20 +192,45 @@ impl Port {
         }
         self.checked = Instant::now();
         self.look_for_refusals();
-        // The ports of a broker that has ended continue to work.
-        let events = self.own.events().unwrap_or_default();
-        if events.iter().any(Event::is_end) {
-            Err(io::ErrorKind::NetworkDown.into())
-        } else {
-            Ok(())
+        let events = match self.own.events() {
+            Err(error) if error.is_end_of_port() => return Err(io::Error::other(error)),
+            // The ports of a broker that has ended continue to work.
+            events => events.unwrap_or_default(),
+        };
+        match events.into_iter().find(Event::is_end) {
+            Some(Event::Revoked { reason }) => {
+                let reason = format!("the policy has changed: {reason}");
+                Err(io::Error::new(io::ErrorKind::NetworkDown, reason))
+            }
+            Some(_) => Err(io::ErrorKind::NetworkDown.into()),
+            None => Ok(()),
         }
     }
+}
+
+/// Opens the port that takes and the one that copies, with queues of [`QUEUE`] or, if the grant has no
+/// room for one of them, of half of that room each.
+fn both(
+    interface: &str,
+    own: &str,
+    all: &str,
+    options: &PortOptions,
+) -> io::Result<(weir_broker::Port, weir_broker::Port)> {
+    let mut taker = open(interface, own, true, QUEUE, options)?;
+    let mut queue = taker.queue();
+    if queue < QUEUE {
+        queue = Bytes(queue.0 / 2);
+        drop(taker);
+        taker = open(interface, own, true, queue, options)?;
+    }
+    Ok((taker, open(interface, all, false, queue, options)?))
 }
 
 fn open(
     interface: &str,
     filter: &str,
     take: bool,
+    queue: Bytes,
     options: &PortOptions,
 ) -> io::Result<weir_broker::Port> {
     let mut builder = weir_broker::Port::on(interface)
@@ -185,7 +238,7 @@ fn open(
         .take(take)
         .priority(options.priority)
         .send(take)
-        .queue(QUEUE);
+        .queue_up_to(queue);
     if let Some(broker) = &options.broker {
         builder = builder.broker(broker);
     }

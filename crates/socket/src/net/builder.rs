@@ -3,7 +3,7 @@
 use super::driver::StackDriver;
 use super::driver::park::Parker;
 use super::driver::state::NetState;
-use super::io::links::LinkSlot;
+use super::io::links::{LinkSlot, OnGone};
 use super::io::remote_link::RemoteLink;
 use super::shards::mailbox::{FrameBatch, Mailbox};
 use super::shards::shard_io::ShardIo;
@@ -42,6 +42,7 @@ pub struct Builder {
     shards: usize,
     seed: Option<u128>,
     hide: Hide,
+    on_gone: Option<Arc<OnGone>>,
 }
 
 impl Default for Builder {
@@ -51,6 +52,7 @@ impl Default for Builder {
             shards: 1,
             seed: None,
             hide: |fd| fd,
+            on_gone: None,
         }
     }
 }
@@ -99,6 +101,16 @@ impl Builder {
         self
     }
 
+    /// Calls `report` with the number of each link that turns out to be gone, and the reason; once
+    /// for each of its queues. The net's lock is held meanwhile: `report` must not use the net.
+    pub fn on_link_gone(
+        mut self,
+        report: impl Fn(u8, &io::Error) + Send + Sync + 'static,
+    ) -> Builder {
+        self.on_gone = Some(Arc::new(report));
+        self
+    }
+
     /// Starts the host.
     ///
     /// # Errors
@@ -131,7 +143,9 @@ impl Builder {
             parts.push(queue);
         }
         let posts: Arc<[Mailbox]> = posts.into();
-        let dealt = assign_links(links, &posts);
+        let mut dealt = assign_links(links, &posts);
+        let own = dealt.iter_mut().flatten().filter(|held| !held.remote);
+        own.for_each(|held| held.on_gone.clone_from(&self.on_gone));
         let mut shared = Vec::new();
         let each = stacks.into_iter().zip(dealt).zip(parts).zip(wakes);
         for (number, (((stack, links), queue), wake)) in each.enumerate() {
@@ -240,6 +254,7 @@ fn assign_links(links: Vec<Vec<Box<dyn Link>>>, posts: &Arc<[Mailbox]>) -> Vec<V
                         link: Box::new(relay),
                         remote: true,
                         gone_flag: None,
+                        on_gone: None,
                     }
                 }
             });

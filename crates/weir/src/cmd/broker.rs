@@ -15,11 +15,11 @@ use std::os::unix::net::{SocketAddr, UnixDatagram, UnixStream};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 use weir_broker::daemon::Daemon;
-use weir_broker::engine::kernel::KernelBackend;
+use weir_broker::engine::kernel::{KernelBackend, namespace};
 use weir_broker::engine::{Backend, Reloaded, Takeover};
 use weir_broker::policy::{Accounts, Machine, Policy, PolicyError, limits};
 use weir_broker::protocol::{Listener, PortStatus};
-use weir_broker::runtime_dir::{FOLDER_DEFAULT, RuntimeDir};
+use weir_broker::runtime_dir::{Cleaned, FOLDER_DEFAULT, RuntimeDir};
 use weir_broker::{Bytes, SOCKET_DEFAULT};
 use weir_link::net::interfaces;
 
@@ -228,11 +228,43 @@ fn clean(args: &Args) -> Result<(), CliError> {
     if !rustix::process::geteuid().is_root() {
         return Err(CliError::run("only root can remove what brokers have left"));
     }
-    RuntimeDir::clean(keep).map_err(CliError::run)?;
+    let cleaned = RuntimeDir::clean(keep).map_err(CliError::run)?;
+    say(&format!("weir: {}", removed(&cleaned, keep)));
     // The socket of a dead broker is removed; the socket of a running broker
     // without a folder stays.
     let _ = Listener::remove_stale(&args.socket);
     Ok(())
+}
+
+/// What was removed, in words.
+fn removed(cleaned: &Cleaned, keep: &Path) -> String {
+    let keep = keep.display();
+    let Cleaned {
+        ports,
+        open,
+        interfaces: divided,
+    } = cleaned;
+    if *ports == 0 && divided.is_empty() {
+        return format!("nothing was left in {keep}");
+    }
+    let known = interfaces().unwrap_or_default();
+    let own = namespace().ok();
+    let name = |(of, ifindex): &(u64, u32)| {
+        let named = known.iter().find(|one| one.index == *ifindex);
+        match named.filter(|_| Some(*of) == own) {
+            Some(interface) => interface.name.clone(),
+            None => format!("interface {ifindex} of network namespace {of}"),
+        }
+    };
+    let mut text = format!("removed what brokers had left in {keep}: {ports} ports");
+    if *open > 0 {
+        text += &format!(", of which {open} were in use and receive nothing any more");
+    }
+    if !divided.is_empty() {
+        let names: Vec<String> = divided.iter().map(name).collect();
+        text += &format!("; programs in the kernel at {}", names.join(", "));
+    }
+    text
 }
 
 /// Raises the limit of open files as far as possible: each connection and each

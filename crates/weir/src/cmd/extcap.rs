@@ -13,6 +13,7 @@ use std::fmt::Write as _;
 use std::io::Write as _;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
+use weir_broker::Bytes;
 use weir_filter::lang::Language;
 use weir_link::net::Interface;
 use weir_wire::LinkType;
@@ -25,13 +26,16 @@ const PREFIX: &str = "weir-";
 /// Offer ports to Wireshark, tshark and dumpcap (extcap)
 ///
 /// Wireshark calls this command; a user calls it once, to install it. Then Wireshark lists
-/// interfaces such as `weir-eth0`: a capture from one of them is a port of weir's, opened through
-/// the broker, with a filter that the kernel applies.
+/// interfaces such as `weir-eth0`. A capture from one of them opens a port, weir's queue of the frames
+/// that the capture filter accepts, through the broker: no privilege is needed, and the kernel
+/// applies the filter.
 #[derive(clap::Args, Debug)]
 #[command(after_help = "\
 Examples:
   sudo weir extcap --install
   tshark -i weir-eth0 -f 'udp port 53'
+
+To uninstall, remove the link that --install has printed.
 
 Exit status: 0; 1 if the interface or the FIFO cannot be used; 2 if the filter, an option or the
 policy refuses.")]
@@ -56,11 +60,11 @@ pub(crate) struct Args {
     #[arg(long, value_name = "NAME")]
     extcap_interface: Option<String>,
 
-    /// Wireshark's version; no effect
+    /// Wireshark's version, which makes no difference
     #[arg(long, value_name = "VERSION")]
     extcap_version: Option<String>,
 
-    /// A pcap-filter(7) expression; without --capture, it is checked
+    /// A pcap-filter(7) expression; without --capture, only check it
     #[arg(long, value_name = "EXPR", allow_hyphen_values = true)]
     extcap_capture_filter: Option<String>,
 
@@ -85,8 +89,23 @@ pub(crate) struct Args {
     #[arg(long, value_name = "N", default_value = "0")]
     priority: u16,
 
-    /// The broker's socket
-    #[arg(long, value_name = "PATH", default_value = "")]
+    /// Size of the queue, such as 8MiB; by default 4MiB, or less if the policy's grant has no
+    /// room for it
+    #[arg(
+        long,
+        value_name = "BYTES",
+        default_value = "",
+        hide_default_value = true
+    )]
+    queue: String,
+
+    /// The broker's socket, if it is not the usual one
+    #[arg(
+        long,
+        value_name = "PATH",
+        default_value = "",
+        hide_default_value = true
+    )]
     socket: String,
 }
 
@@ -191,26 +210,28 @@ fn link_type(name: &str) -> Result<String, CliError> {
     ))
 }
 
+/// The size of the queue if none is given, and the grant has room for it.
+const QUEUE_DEFAULT: Bytes = Bytes(4 << 20);
+
 /// The options that Wireshark's dialog shows.
 const CONFIG: &str = "\
 arg {number=0}{call=--snaplen}{display=Snap length}{type=integer}{range=0,262144}{default=0}{tooltip=Bytes of a frame to receive; 0 is all}
 arg {number=1}{call=--take}{display=Take the frames}{type=boolean}{default=false}{tooltip=No port of lower priority, nor this host, gets them}
 arg {number=2}{call=--priority}{display=Priority}{type=integer}{range=0,65535}{default=0}{tooltip=Ports of higher priority get a frame earlier}
-arg {number=3}{call=--socket}{display=Broker}{type=string}{tooltip=The broker's socket, if it is not the usual one}
+arg {number=3}{call=--queue}{display=Queue}{type=string}{tooltip=Size of the queue, such as 8MiB; without it, 4MiB or what the grant has room for}
+arg {number=4}{call=--socket}{display=Broker}{type=string}{tooltip=The broker's socket, if it is not the usual one}
 ";
 
 /// Captures as `weir listen` does.
 fn capture(args: &Args, name: &str, filter: &str) -> Result<(), CliError> {
     let fifo = args.fifo.as_deref().unwrap_or(Path::new("-"));
-    // A grant has 1 MiB by default.
-    let is_root = rustix::process::geteuid().is_root();
-    let queue = if is_root { "4MiB" } else { "1MiB" };
     let mut words: Vec<OsString> = vec!["listen".into(), "--quiet".into(), "--write".into()];
     words.push(fifo.into());
     words.extend(["--snapshot-length".into(), args.snaplen.to_string().into()]);
     words.extend(["--priority".into(), args.priority.to_string().into()]);
-    words.push("--queue".into());
-    words.push(queue.into());
+    if !args.queue.is_empty() {
+        words.extend(["--queue".into(), args.queue.clone().into()]);
+    }
     if args.take == "true" {
         words.push("--take".into());
     }
@@ -221,7 +242,8 @@ fn capture(args: &Args, name: &str, filter: &str) -> Result<(), CliError> {
     if !filter.is_empty() {
         words.push(filter.into());
     }
-    let listen = Listen::try_parse_from(words).map_err(CliError::refused)?;
+    let mut listen = Listen::try_parse_from(words).map_err(CliError::refused)?;
+    listen.args.queue_default = QUEUE_DEFAULT;
     match listen::run(&listen.args) {
         // Wireshark ends a capture by a signal, or closes the FIFO.
         Err(CliError::Stopped(_) | CliError::OutputClosed) => Ok(()),

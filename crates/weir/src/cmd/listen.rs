@@ -23,8 +23,7 @@ use weir_broker::interface::is_path;
 use weir_broker::protocol::{Attach, Event};
 use weir_broker::{Bytes, Port, PortCounters, PortError, Timeout};
 use weir_demux::fanout::Fanout;
-use weir_link::bpf::program_info;
-use weir_link::net::{Interface, interfaces};
+use weir_link::net::interfaces;
 
 /// Receive the frames of an interface, or of a file, that a filter accepts
 ///
@@ -90,12 +89,13 @@ pub(crate) struct Args {
 
     /// Receive a share of the frames: a fixed one, as 0/4, or one of a group's
     ///
-    /// Frames are shared out by flow: both directions of a connection go one
-    /// way, and so do all fragments of a datagram. I/N is share I (from 0) of N
-    /// equal ones (at most 64), the same live and of a file. A name, such as
-    /// workers, is a group: those who listen with the same name, filter,
-    /// priority and user share all frames, and the share of one that ends goes
-    /// to the rest. A number as the name is also the most members.
+    /// Frames are shared out by flow: one process gets both directions of a
+    /// connection, and all fragments of a datagram. I/N is share I (from 0) of
+    /// N equal ones (at most 64), the same of a live link and of a file. A
+    /// name, such as workers, is a group: the processes of one user that listen
+    /// with the same name, filter and priority share all frames, and the share
+    /// of a process that ends goes to the rest. A number as the name also
+    /// limits the group to that many members.
     #[arg(long, value_name = "I/N|GROUP")]
     fanout: Option<Fanout>,
 
@@ -154,9 +154,14 @@ pub(crate) struct Args {
           allow_negative_numbers = true)]
     time: Option<Duration>,
 
-    /// Size of the queue, such as 65536, 64K or 8MiB
-    #[arg(long, value_name = "BYTES", default_value = "1MiB")]
-    queue: Bytes,
+    /// Size of the queue, such as 65536, 64K or 8MiB; by default 1MiB, or less if
+    /// the policy's grant has no room for it
+    #[arg(long, value_name = "BYTES")]
+    queue: Option<Bytes>,
+
+    /// The size of the queue if none is given, and the grant has room for it.
+    #[arg(skip = QUEUE_DEFAULT)]
+    pub(crate) queue_default: Bytes,
 
     /// Record no timestamps, which saves the kernel some 20 ns a frame; a file
     /// always has them
@@ -216,6 +221,9 @@ const POLL_INTERVAL: Duration = Duration::from_millis(100);
 /// How often `any` looks for interfaces that have come up.
 const FOLLOW: Duration = Duration::from_secs(1);
 
+/// The size of a queue that was not chosen.
+const QUEUE_DEFAULT: Bytes = Bytes(1 << 20);
+
 impl Args {
     /// The interface, from the option or the first argument.
     fn interface(&self) -> &str {
@@ -251,9 +259,12 @@ impl Args {
         let mut builder = live_port::port(interface, &filter, self.socket.as_deref())?
             .priority(self.priority)
             .take(self.take)
-            .queue(self.queue)
             .timestamps(has_times || self.write.is_some())
             .attach(self.attach);
+        builder = match self.queue {
+            Some(queue) => builder.queue(queue),
+            None => builder.queue_up_to(self.queue_default),
+        };
         if let Some(snap_len) = self.snap_len() {
             builder = builder.snap_len(snap_len);
         }
@@ -407,6 +418,12 @@ fn introduce(args: &Args, Tapped { name, port, .. }: &mut Tapped) {
             "which copies"
         },
     ));
+    if args.queue.is_none() && port.queue() < args.queue_default {
+        args.say(&format!(
+            "the queue has {}, for which the grant has room",
+            port.queue()
+        ));
+    }
     if port.accepts_nothing() {
         let with = port.within().map_or("", |_| " together with the grant's");
         args.say(&format!(
@@ -418,23 +435,9 @@ fn introduce(args: &Args, Tapped { name, port, .. }: &mut Tapped) {
             "{name} is down, and carries nothing: ip link set {name} up"
         ));
     }
-    if port.attached() == "tc"
-        && let Some(program) = taker_of(name)
-    {
-        args.say(&format!(
-            "{name} has {program} at XDP, before this port, which does not get the frames that the program takes"
-        ));
+    if let Some(note) = live_port::earlier_program(name, port) {
+        args.say(&note);
     }
-}
-
-/// The XDP program that may take an interface's frames; `None` if the kernel
-/// reports none.
-fn taker_of(interface: &str) -> Option<String> {
-    let id = Interface::named(interface).ok()?.xdp?.program_id?;
-    Some(match program_info(id) {
-        Ok(facts) if !facts.name.is_empty() => format!("the program `{}`", facts.name),
-        _ => format!("program {id}"),
-    })
 }
 
 /// How listening ended.
@@ -493,7 +496,8 @@ impl Listener<'_> {
     fn drain(&mut self) -> Result<(), CliError> {
         /// Minimum size of a ring record with a frame.
         const RECORD_BYTES_MIN: u64 = 48;
-        let held = self.args.queue.0 / RECORD_BYTES_MIN * self.ports.len() as u64;
+        let queues: u64 = self.ports.iter().map(|one| one.port.queue().0).sum();
+        let held = queues / RECORD_BYTES_MIN;
         let most = self.output.frames() + held;
         let most = self.args.count.map_or(most, |count| count.min(most));
         while self.output.frames() < most && !self.output.is_over() {

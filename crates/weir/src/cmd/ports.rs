@@ -1,6 +1,6 @@
 //! `weir ports`: the open ports and their owners.
 
-use crate::error::CliError;
+use crate::error::{CliError, say};
 use crate::input::live_port;
 use crate::report::format;
 use crate::report::format::Column::{Left, Right};
@@ -22,6 +22,11 @@ use weir_broker::{Bytes, Connection, PortError, SOCKET_DEFAULT};
 /// shown.
 #[derive(clap::Args, Debug)]
 #[command(after_help = "\
+Columns: `frames are` copied, or taken from ports of lower priority and the host; `queue` is the queue's
+size, `delivered` the frames put into it, `lost` those for which it had no room; `a second` is the present
+rate of `delivered`; `sent` and `refused` are frames that a user's port has sent, or that the policy has
+dropped; `at` is the hook in the kernel. A filter that is a classic BPF program is shown by its length.
+
 Without a broker each process numbers its ports from 1: a port is then named by its process (pid)
 and its number.
 
@@ -73,6 +78,12 @@ const STOP_POLL_INTERVAL: Duration = Duration::from_millis(200);
 pub(crate) fn run(args: &Args) -> Result<(), CliError> {
     let stop = ShutdownSignal::watch_hangup_too()?;
     let mut sources = Sources::of(args.socket.as_deref())?;
+    if sources.broker.is_none() {
+        say(&format!(
+            "weir: no broker listens on {SOCKET_DEFAULT}: shown are only ports that programs of root \
+             have opened by themselves"
+        ));
+    }
     let mut out = std::io::stdout();
     if args.json {
         let now = sources.snapshot()?;

@@ -5,6 +5,7 @@ mod report;
 use crate::cmd::meter::forwarding::{self as meter, Links, MeterArgs};
 use crate::config::{self, Wrong};
 use crate::error::{CliError, say};
+use crate::idle_links::IdleLinks;
 use crate::input::on_off::OnOff;
 use crate::input::read_limited;
 use crate::input::tap_args::{StatsArgs, TapArgs};
@@ -153,8 +154,10 @@ pub(crate) fn run(args: &Args) -> Result<(), CliError> {
     let folder = source.and_then(Path::parent).unwrap_or(Path::new(""));
     let metering = args.metering.clone().or(config.meter.as_ref(), folder)?;
     if args.check {
-        router::check(&config).map_err(|error| failure(&text, error))?;
-        metering.check(&Links::of(&links))?;
+        let wrong = router::check(&config).into_iter();
+        let wrong = wrong.map(|error| failure(&text, error));
+        let of_meter = metering.check(&Links::of(&links)).err();
+        CliError::all(wrong.chain(of_meter).collect())?;
         stdout::text(&format!("{}: good\n", name(source)))?;
         return Ok(());
     }
@@ -169,6 +172,7 @@ pub(crate) fn run(args: &Args) -> Result<(), CliError> {
         args,
         life: Watchdog::new(None)?,
         longest: MtuWarnings::default(),
+        idle: IdleLinks::default(),
         json,
         metrics,
         began: None,
@@ -296,6 +300,7 @@ struct StatsReporter<'a> {
     args: &'a Args,
     life: Watchdog,
     longest: MtuWarnings,
+    idle: IdleLinks,
     json: Option<StatsFile>,
     metrics: Option<Metrics>,
     began: Option<Instant>,
@@ -311,6 +316,9 @@ struct StatsReporter<'a> {
 impl StatsReporter<'_> {
     fn report(&mut self, view: &Snapshot<'_>, last: bool) {
         let now = Instant::now();
+        if !last {
+            self.idle.look(view.tap);
+        }
         if self.began.is_none() {
             self.began = Some(now);
             self.life.ready();

@@ -14,6 +14,8 @@ use weir_stack::iface::{Event, Origin, RemovalReason};
 const ADDRESS_TIMEOUT: Duration = Duration::from_secs(5);
 /// Time limit for DHCP servers and routers to configure an address.
 const CONFIG_TIMEOUT: Duration = Duration::from_secs(20);
+/// How long a wait for an address is silent.
+const SAID_TIME: Duration = Duration::from_secs(1);
 /// How often waits check for a signal.
 const STOP_POLL_INTERVAL: Duration = Duration::from_millis(50);
 
@@ -63,6 +65,7 @@ pub(super) fn wait_configured(
         said.note(event);
     };
     let mut wanted = wanted(places);
+    let mut is_said = false;
     while let Some((number, _, whose)) = wanted.first() {
         let link = places[usize::from(*number)].link;
         if net.is_link_gone(*number) {
@@ -75,6 +78,11 @@ pub(super) fn wait_configured(
             }
         } else if stop.is_requested() {
             return Err(CliError::Stopped(stop.signal()));
+        } else if began.elapsed() >= SAID_TIME && !std::mem::replace(&mut is_said, true) {
+            say(&format!(
+                "weir: waits until a {whose} on {link}, up to {} s",
+                within.as_secs_f64()
+            ));
         } else if began.elapsed() >= within {
             return Err(CliError::run(format!(
                 "no {whose} on {link} within {} s: see whether one is there, or give --addr \

@@ -98,8 +98,8 @@ pub(crate) struct Addresses {
     #[arg(long = "mac", value_name = "MAC[%LINK]")]
     pub(crate) macs: Vec<LinkScoped<Address>>,
 
-    /// Number of stacks (shards) of the host, one a core: connections are
-    /// distributed to them
+    /// Number of TCP/IP stacks (shards) of the host, to which connections are
+    /// distributed; one for each core is a good number
     #[arg(
         long,
         value_name = "N",

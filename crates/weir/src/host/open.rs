@@ -23,6 +23,12 @@ type Queues = Vec<Box<dyn link::Link>>;
 pub(super) fn start(links: Vec<Opened>, shards: usize) -> Result<Net, CliError> {
     let add = |builder: Builder, (queues, config)| builder.queues(queues, &config);
     let builder = links.into_iter().fold(Net::builder(), add);
+    // That a link is gone is said by the command; here, why its ports have ended.
+    let builder = builder.on_link_gone(|_, error| {
+        if let Some(reason) = error.get_ref() {
+            say(&format!("weir: {reason}"));
+        }
+    });
     builder.shards(shards).start().map_err(failure)
 }
 
@@ -132,6 +138,22 @@ impl LinkHostConfig<'_> {
             Ok(error) => crate::input::live_port::failure(error),
             Err(error) => CliError::run(format!("cannot open ports on {name}: {error}")),
         })?;
+        // Link-local addresses that are made follow from the first of the others.
+        let is_given = |address: &&str| {
+            dynamic
+                || self
+                    .fixed()
+                    .any(|one| one.address().to_string() == *address)
+        };
+        let shared: Vec<&str> = port.shared_addresses().filter(is_given).collect();
+        if !shared.is_empty() {
+            let option = if dynamic { "--mac" } else { "--addr" };
+            say(&format!(
+                "weir: another host on {name} has {}, too: each takes some of the frames; end one of \
+                 them, or give another {option}",
+                shared.join(", ")
+            ));
+        }
         let needed = needed_grant(mac, own.map(Address), &addresses);
         let interface = name.to_owned();
         port.on_refusal(move |count| {

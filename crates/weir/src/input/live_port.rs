@@ -3,9 +3,11 @@
 use crate::error::CliError;
 use crate::filterset::compile::Compiler;
 use std::path::Path;
-use weir_broker::protocol::ErrorKind;
+use weir_broker::protocol::{ErrorKind, Event};
 use weir_broker::{Builder, Port, PortError};
 use weir_filter::lang::Language;
+use weir_link::bpf::program_info;
+use weir_link::net::Interface;
 use weir_wire::LinkType;
 
 /// A port with an expression as its filter; through the broker at `socket` if
@@ -40,4 +42,29 @@ pub(crate) fn failure(error: PortError) -> CliError {
         }
         _ => CliError::run(error),
     }
+}
+
+/// The events of a port since the last call; none while no broker runs, without which the port goes on.
+pub(crate) fn events(port: &mut Port) -> Result<Vec<Event>, CliError> {
+    match port.events() {
+        Err(error) if error.is_end_of_port() => Err(failure(error)),
+        events => Ok(events.unwrap_or_default()),
+    }
+}
+
+/// A note on the XDP program that may take an interface's frames before this port; `None` if the kernel
+/// reports none.
+pub(crate) fn earlier_program(interface: &str, port: &Port) -> Option<String> {
+    if port.attached() != "tc" {
+        return None;
+    }
+    let id = Interface::named(interface).ok()?.xdp?.program_id?;
+    let program = match program_info(id) {
+        Ok(facts) if !facts.name.is_empty() => format!("the program `{}`", facts.name),
+        _ => format!("program {id}"),
+    };
+    Some(format!(
+        "{interface} has {program} at XDP, before this port, which does not get the frames that the \
+         program takes"
+    ))
 }

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use weir_broker::protocol::{Attach, Event};
 use weir_broker::{Bytes, Port, PortError, Timeout};
 use weir_link::pcap::Reader;
-use weir_monitor::Meta;
+use weir_monitor::{Meta, Store};
 use weir_wire::LinkType;
 
 /// Longest time that one call reads from a file, so that keys are answered.
@@ -64,16 +64,12 @@ impl Input {
         }
     }
 
-    /// Replaces the filter: counts begin anew, of a file from its beginning. If the filter is
-    /// refused, the old one stays.
+    /// Replaces the filter: counts begin anew, of a file from its beginning, and of a stream with the
+    /// frames that are kept. If the filter is refused, the old one stays.
     pub(crate) fn set_filter(&mut self, text: &str, session: &mut Session) -> Result<(), String> {
         match self {
             Input::Live(live) => live.set_filter(text, session),
-            Input::File(replay) => {
-                Filter::check(text, replay.linktype())?;
-                replay.filter = Filter::new(text);
-                replay.restart(session)
-            }
+            Input::File(replay) => replay.set_filter(text, session),
         }
     }
 
@@ -97,6 +93,17 @@ impl Input {
         }
     }
 
+    /// Why nothing can come any more; `None` for a file, or while an interface is there.
+    pub(crate) fn gone(&self) -> Option<String> {
+        match self {
+            Input::Live(live) if live.is_gone() => Some(match live.name.as_str() {
+                ANY => "every interface is gone".to_owned(),
+                name => format!("interface {name} is gone"),
+            }),
+            _ => None,
+        }
+    }
+
     /// The replay of a file; `None` for ports.
     pub(crate) fn replay(&mut self) -> Option<&mut Replay> {
         match self {
@@ -115,12 +122,16 @@ impl Input {
     }
 }
 
+/// The size of a queue that was not chosen.
+const QUEUE_DEFAULT: Bytes = Bytes(8 << 20);
+
 /// How ports are opened.
 pub(crate) struct PortOptions<'a> {
     pub(crate) interface: &'a str,
     pub(crate) filter: &'a str,
     pub(crate) socket: Option<&'a Path>,
-    pub(crate) queue: Bytes,
+    /// The size of each queue; `None` if it was not chosen.
+    pub(crate) queue: Option<Bytes>,
     pub(crate) snap_len: Option<u32>,
     pub(crate) attach: Attach,
 }
@@ -128,9 +139,12 @@ pub(crate) struct PortOptions<'a> {
 impl PortOptions<'_> {
     fn open(&self, interface: &str) -> Result<OnePort, CliError> {
         let mut builder = live_port::port(interface, self.filter, self.socket)?
-            .queue(self.queue)
             .timestamps(true)
             .attach(self.attach);
+        builder = match self.queue {
+            Some(queue) => builder.queue(queue),
+            None => builder.queue_up_to(QUEUE_DEFAULT),
+        };
         if let Some(snap_len) = self.snap_len {
             builder = builder.snap_len(snap_len);
         }
@@ -158,7 +172,9 @@ pub(crate) struct Live {
     ports: Vec<OnePort>,
     polled: Instant,
     is_orphan: bool,
-    /// Size of a queue, in bytes.
+    /// What is said with the first frames.
+    note: Option<String>,
+    /// Size of the smallest queue, in bytes.
     queue: u64,
     pause: Duration,
 }
@@ -182,18 +198,27 @@ impl Live {
         } else {
             ports.push(options.open(options.interface)?);
         }
+        let queues = ports.iter().map(|one| one.port.queue().0);
+        let queue = queues.min().unwrap_or(QUEUE_DEFAULT.0);
+        let notes = ports.iter();
+        let notes = notes.filter_map(|one| live_port::earlier_program(&one.name, &one.port));
+        let notes: Vec<String> = notes.collect();
         Ok(Live {
+            note: (!notes.is_empty()).then(|| notes.join("; ")),
             name: options.interface.to_owned(),
             filter: options.filter.to_owned(),
             ports,
             polled: Instant::now(),
             is_orphan: false,
-            queue: options.queue.0,
+            queue,
             pause: Duration::ZERO,
         })
     }
 
     fn take_in(&mut self, session: &mut Session, wait: Duration) -> Result<Came, CliError> {
+        if let Some(note) = self.note.take() {
+            session.news = Some(note);
+        }
         let mut taken = self.take_queued(session)?;
         if taken == 0 {
             taken = self.wait(session, wait)?;
@@ -318,7 +343,7 @@ impl Live {
     }
 
     /// Whether all interfaces are gone.
-    pub(crate) fn is_gone(&self) -> bool {
+    fn is_gone(&self) -> bool {
         self.ports.iter().all(|one| one.is_gone)
     }
 
@@ -439,6 +464,9 @@ pub(crate) struct Replay {
     is_at_end: bool,
     /// Why reading ended before the end of the file.
     trouble: Option<String>,
+    /// The last frames of a stream, which cannot be read again, whatever the present filter is; `None`
+    /// until there is a second filter.
+    read: Option<Store>,
 }
 
 impl Replay {
@@ -468,6 +496,7 @@ impl Replay {
             position_ns: None,
             is_at_end: false,
             trouble: None,
+            read: None,
         };
         Filter::check(filter, replay.linktype()).map_err(CliError::refused)?;
         Ok(replay)
@@ -478,11 +507,47 @@ impl Replay {
         first.map_or(LinkType::EN10MB, |first| first.linktype)
     }
 
+    /// Whether what was read cannot be read again: standard input, or a pipe.
+    fn is_stream(&self) -> bool {
+        let is_file = || std::fs::metadata(&self.path).is_ok_and(|facts| facts.is_file());
+        self.path == Path::new("-") || !is_file()
+    }
+
+    fn set_filter(&mut self, text: &str, session: &mut Session) -> Result<(), String> {
+        Filter::check(text, self.linktype())?;
+        self.filter = Filter::new(text);
+        if !self.is_stream() {
+            return self.restart(session);
+        }
+        let mut read = self.read.take().unwrap_or_else(|| session.take_store());
+        if let Some(meta) = self.pending.meta
+            && !self
+                .filter
+                .accepts(&self.pending.bytes, meta.len, meta.linktype)
+        {
+            read.keep(&self.pending.bytes, meta);
+            self.pending.meta = None;
+        }
+        let filter = &mut self.filter;
+        session.recount(&read, |kept| {
+            filter.accepts(kept.bytes, kept.meta.len, kept.meta.linktype)
+        });
+        if read.first() > 0 {
+            session.news = Some(format!(
+                "a stream cannot be read again: the first {} frames are not in the counts",
+                read.first()
+            ));
+        }
+        self.read = Some(read);
+        Ok(())
+    }
+
     /// Reads the file from its beginning again.
     pub(crate) fn restart(&mut self, session: &mut Session) -> Result<(), String> {
-        if self.path == Path::new("-") {
+        if self.is_stream() {
+            self.read = None;
             session.reset();
-            let said = "standard input cannot be read again: counts are of what still comes";
+            let said = "a stream cannot be read again: counts are of what still comes";
             session.news = Some(said.to_owned());
             return Ok(());
         }
@@ -565,6 +630,9 @@ impl Replay {
                 break;
             }
             session.frame(&self.pending.bytes, meta);
+            if let Some(read) = &mut self.read {
+                read.keep(&self.pending.bytes, meta);
+            }
             self.pending.meta = None;
             self.position_ns = meta.time_ns.or(self.position_ns);
             came = Came::Frames;
@@ -594,21 +662,27 @@ impl Replay {
             }
         };
         let linktype = frame.linktype();
-        if !self.filter.accepts(frame.bytes, frame.wire_len, linktype) {
+        let is_wanted = self.filter.accepts(frame.bytes, frame.wire_len, linktype);
+        if !is_wanted && self.read.is_none() {
             return true;
         }
         let snap_len = self.snap_len.map_or(usize::MAX, |len| len as usize);
-        self.pending.bytes.clear();
         let bytes = &frame.bytes[..frame.bytes.len().min(snap_len)];
-        self.pending.bytes.extend_from_slice(bytes);
-        self.pending.meta = Some(Meta {
+        let meta = Meta {
             len: frame.wire_len,
             time_ns: frame.time_ns,
             linktype,
             interface: session.interface(frame.interface.name.as_deref().unwrap_or("?"), linktype),
             is_outgoing: None,
             lost_before: 0,
-        });
+        };
+        if let Some(read) = self.read.as_mut().filter(|_| !is_wanted) {
+            read.keep(bytes, meta);
+            return true;
+        }
+        self.pending.bytes.clear();
+        self.pending.bytes.extend_from_slice(bytes);
+        self.pending.meta = Some(meta);
         true
     }
 

@@ -9,12 +9,6 @@ use std::path::PathBuf;
 use weir_broker::Bytes;
 use weir_broker::protocol::Attach;
 
-/// The size of a queue that was not chosen: other users have what a grant has by default.
-fn queue_default() -> Bytes {
-    let is_root = rustix::process::geteuid().is_root();
-    Bytes(if is_root { 8 << 20 } else { 1 << 20 })
-}
-
 /// Interface or file, filter, port, and what is kept. The comments are help texts.
 #[derive(clap::Args, Debug)]
 pub(crate) struct Options {
@@ -53,8 +47,8 @@ pub(crate) struct Options {
     )]
     snap_len: u32,
 
-    /// Size of the port's queue, such as 65536, 64K or 8MiB; by default 8MiB for
-    /// root, and 1MiB for other users, as the policy's grants have by default
+    /// Size of the port's queue, such as 65536, 64K or 8MiB; by default 8MiB, or
+    /// less if the policy's grant has no room for it
     #[arg(long, value_name = "BYTES")]
     queue: Option<Bytes>,
 
@@ -94,7 +88,7 @@ impl Options {
             interface: self.first.as_deref().unwrap_or(ANY),
             filter: &filter,
             socket: self.socket.as_deref(),
-            queue: self.queue.unwrap_or_else(queue_default),
+            queue: self.queue,
             snap_len: self.snap_len(),
             attach: self.attach,
         };

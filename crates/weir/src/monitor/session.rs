@@ -167,6 +167,26 @@ impl Session {
         self.owners.clear();
     }
 
+    /// The kept frames, in place of which there are none.
+    pub(crate) fn take_store(&mut self) -> Store {
+        std::mem::replace(&mut self.store, Store::new(self.keep))
+    }
+
+    /// Counts and keeps, in place of everything before, those of the given frames that `accepts` selects.
+    /// They are not recorded again.
+    pub(crate) fn recount(
+        &mut self,
+        frames: &Store,
+        mut accepts: impl FnMut(&StoredFrame<'_>) -> bool,
+    ) {
+        let recorder = self.recorder.take();
+        self.reset();
+        for kept in frames.from(0).filter(|kept| accepts(kept)) {
+            self.frame(kept.bytes, kept.meta);
+        }
+        self.recorder = recorder;
+    }
+
     /// Takes what the system says of ports and sockets, and finds the owners of conversations that
     /// have none yet.
     pub(crate) fn take_facts(&mut self, facts: Arc<Facts>) {

@@ -208,6 +208,65 @@ fn killed_the_links_stay_joined_until_cleaned() {
     assert!(again.stderr.contains("nothing joins"), "{again:?}");
 }
 
+/// Its program at XDP sees frames before a port at tc.
+#[test]
+fn what_looks_beside_it_names_its_program() {
+    let Some(net) = net() else { return };
+    let _cleaned = Cleaned(&net);
+    let bridge = net.bridge(&["--hang-ms", "10000"]).until("ready");
+    for beside in [
+        &["listen", "left", "--for", "0"][..],
+        &["top", "left", "--once", "--for", "0.2"],
+    ] {
+        let ended = Running::start(&net.middle, weir([]), beside).end();
+        assert_eq!(ended.code, Some(0), "{ended:?}");
+        let said = "at XDP, before this port, which does not get the frames that the program takes";
+        assert!(ended.stderr.contains("left has the program"), "{ended:?}");
+        assert!(ended.stderr.contains(said), "{ended:?}");
+    }
+    bridge.signal(Signal::INT);
+    assert_eq!(bridge.end().code, Some(0));
+}
+
+/// What is plugged in at neither end says nothing by itself.
+#[test]
+fn why_nothing_passes_is_said() {
+    let Some(net) = net() else { return };
+    let _cleaned = Cleaned(&net);
+    net.eth_a.down().unwrap();
+    let commands = [
+        &["bridge", "left", "right", "--hang-ms", "10000"][..],
+        &[
+            "shape",
+            "left",
+            "right",
+            "--rate",
+            "100M",
+            "--hang-ms",
+            "10000",
+        ],
+    ];
+    for command in commands {
+        let running = Running::start(&net.middle, weir([]), command).until("ready");
+        let running = running.until("left has no carrier: nothing passes until the device");
+        assert!(
+            !running.said().contains("right has no"),
+            "{}",
+            running.said()
+        );
+        running.signal(Signal::INT);
+        assert_eq!(running.end().code, Some(0));
+        net.clean();
+    }
+    net.left.down().unwrap();
+    let bridge = net
+        .bridge(&["--hang-ms", "10000"])
+        .until("left is down: nothing passes until");
+    let bridge = bridge.until("ready");
+    bridge.signal(Signal::INT);
+    assert_eq!(bridge.end().code, Some(0));
+}
+
 /// A bridge without persistent state belongs to its process, and is not removed by --clean.
 #[test]
 fn what_a_running_bridge_has_is_not_cleaned() {

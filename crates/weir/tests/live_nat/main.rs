@@ -70,6 +70,33 @@ impl Net {
 }
 
 #[test]
+fn a_link_without_its_carrier_is_named() {
+    let Some(net) = Net::new("nat-carrier") else {
+        return;
+    };
+    ip(&net.a, &["link", "set", "eth0", "down"]);
+    let commands = [
+        &["nat", "eth0", "eth1", "--pool", POOL][..],
+        &["route", "eth0", "eth1", "--kernel-routes"],
+    ];
+    for command in commands {
+        let start = |option: &[&str]| {
+            let arguments = [command, option].concat();
+            Running::start(&net.r, weir([]), &arguments)
+        };
+        let running = start(&["--hang-ms", "2000"]).until("ready");
+        let running = running.until("eth0 has no carrier: nothing passes until the device");
+        assert!(
+            !running.said().contains("eth1 has no"),
+            "{}",
+            running.said()
+        );
+        running.stop();
+        assert_eq!(start(&["--clean"]).end().code, Some(0));
+    }
+}
+
+#[test]
 fn a_host_of_the_inside_reaches_the_outside_through_it() {
     let Some(net) = Net::new("nat-reach") else {
         return;

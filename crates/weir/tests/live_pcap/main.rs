@@ -117,6 +117,55 @@ impl Bench {
     }
 }
 
+/// A grant with what it has by default, of some frames.
+const SOME: &str = r#"
+[[grant]]
+users = [65534]
+interfaces = ["eth0"]
+filter = "udp portrange 5000-5009"
+"#;
+
+/// dumpcap asks for a buffer of 2 MiB, which no user has chosen.
+#[test]
+fn a_buffer_that_the_grant_has_no_room_for_is_smaller() {
+    let programs = ["tcpdump", "dumpcap"];
+    let Some(bench) = bench("pcap-buffer", SOME, &programs) else {
+        return;
+    };
+    let _server = bench.net.server(5000);
+    let file = bench.folder.path("frames.pcapng");
+    let dumpcap = bench.exec(&["dumpcap", "-i", "eth0", "-c", "5", "-w", &file]);
+    let dumpcap = dumpcap.until("File:");
+    let ports = ["ports", "--json", "--socket", &bench.socket];
+    let ports = bench.net.weir(&ports).end().json();
+    assert_eq!(ports[0]["queue"], 1 << 20, "{ports}");
+    bench.net.send(5000, 5);
+    assert_eq!(dumpcap.end().code, Some(0));
+    let tcpdump = bench.tcpdump(&["-B", "4096", "-c", "1"]);
+    bench.net.send(5000, 1);
+    assert_eq!(tcpdump.end().code, Some(0));
+    // A size in the device's name was chosen.
+    let ended = bench
+        .exec(&["tcpdump", "-n", "-i", "weir:eth0?queue=4MiB"])
+        .end();
+    assert_eq!(ended.code, Some(1), "{ended:?}");
+    assert!(ended.stderr.contains("a ring of 4 MiB"), "{ended:?}");
+}
+
+#[test]
+fn a_capture_says_once_that_the_grant_hides_frames() {
+    let Some(bench) = bench("pcap-narrow", SOME, &["tcpdump"]) else {
+        return;
+    };
+    let tcpdump = bench.tcpdump(&["-c", "1", "udp"]);
+    bench.net.send(5000, 1);
+    let ended = tcpdump.end();
+    assert_eq!(ended.code, Some(0), "{ended:?}");
+    let said = "WARNING: frames outside of the policy's grant are not captured; the grant is for \
+                `udp portrange 5000-5009`";
+    assert_eq!(ended.stderr.matches(said).count(), 1, "{ended:?}");
+}
+
 #[test]
 fn tcpdump_prints_what_it_prints_by_the_systems_libpcap() {
     let programs = ["tcpdump", "ping"];

@@ -109,15 +109,61 @@ pub struct Snapshot<'a> {
     pub is_last: bool,
 }
 
-/// Reads the interfaces of a configuration and checks the configuration against
-/// them, without changing them.
-///
-/// # Errors
-/// See [`RunError`].
-pub fn check(config: &Config) -> Result<(), RunError> {
-    let interfaces = interfaces(config)?;
-    host_filter(config, &host_addresses()?)?;
-    make(config, &interfaces).map(drop)
+/// Checks a configuration against the existing interfaces, without changing them; returns what is wrong,
+/// missing interfaces last. Without an interface whose addresses the configuration does not state, next
+/// hops are not checked: the network that they are in is not known.
+pub fn check(config: &Config) -> Vec<RunError> {
+    let mut wrong = Vec::new();
+    let (mut missing, mut known) = (Vec::new(), Vec::new());
+    let mut is_complete = true;
+    for (number, link) in config.links.iter().enumerate() {
+        match Interface::named(&link.name) {
+            Ok(interface) => known.push(Ok(interface)),
+            Err(error) => {
+                missing.push(RunError::from(error));
+                is_complete &= !link.addresses.is_empty();
+                known.push(Err(stand_in(number)));
+            }
+        }
+    }
+    let present = || {
+        known
+            .iter()
+            .enumerate()
+            .filter_map(|(at, one)| Some((at, one.as_ref().ok()?)))
+    };
+    for (number, interface) in present() {
+        let mut before = present().take_while(|(at, _)| *at < number);
+        if before.any(|(_, other)| other.index == interface.index) {
+            wrong.push(config.same_link(number, &interface.name).into());
+        }
+    }
+    let host = host_addresses().and_then(|addresses| host_filter(config, &addresses));
+    wrong.extend(host.err());
+    let mut infos = Vec::new();
+    for one in known {
+        match one.map_or_else(Ok, |interface| facts(&interface)) {
+            Ok(info) => infos.push(info),
+            Err(error) => {
+                is_complete = false;
+                wrong.push(error);
+            }
+        }
+    }
+    if is_complete {
+        wrong.extend(with_facts(config, &infos).err());
+    }
+    wrong.extend(missing);
+    wrong
+}
+
+/// A link's interface that is not there.
+fn stand_in(number: usize) -> InterfaceInfo {
+    InterfaceInfo {
+        hardware: weir_wire::ethernet::Address([2, 0, 0, 0, 0, number as u8]),
+        mtu: usize::from(u16::MAX),
+        addresses: Vec::new(),
+    }
 }
 
 /// Taps the links of a configuration in the calling thread's network namespace,
@@ -289,7 +335,15 @@ fn host_filter(config: &Config, addresses: &[Address]) -> Result<Option<HostFilt
 fn make(config: &Config, interfaces: &[Interface]) -> Result<Router, RunError> {
     let facts = interfaces.iter().map(facts);
     let facts = facts.collect::<Result<Vec<InterfaceInfo>, RunError>>()?;
-    let (settings, routes) = config.settings(&facts)?;
+    let mut router = with_facts(config, &facts)?;
+    for (number, interface) in interfaces.iter().enumerate() {
+        router.set_link_up(number as LinkId, interface.running);
+    }
+    Ok(router)
+}
+
+fn with_facts(config: &Config, facts: &[InterfaceInfo]) -> Result<Router, RunError> {
+    let (settings, routes) = config.settings(facts)?;
     let full = |prefix: String| move |source| RunError::Route { prefix, source };
     let mut router = Router::new(&settings, seed()).map_err(full("the links' networks".into()))?;
     for (prefix, target) in routes {
@@ -297,9 +351,6 @@ fn make(config: &Config, interfaces: &[Interface]) -> Result<Router, RunError> {
             .routes_mut()
             .insert(prefix, Origin::Configured, target);
         inserted.map_err(full(prefix.to_string()))?;
-    }
-    for (number, interface) in interfaces.iter().enumerate() {
-        router.set_link_up(number as LinkId, interface.running);
     }
     Ok(router)
 }

@@ -19,7 +19,7 @@ mod worker;
 
 pub use demux::KernelDemux;
 pub use pins::SweepError;
-pub(crate) use pins::sweep;
+pub(crate) use pins::{pinned_interfaces, sweep};
 
 use super::{Backend, MadePath};
 use crate::interface::InterfaceInfo;

@@ -70,6 +70,19 @@ pub enum SweepError {
     Path(#[from] EgressError),
 }
 
+/// The interfaces of which there is state: network namespace and ifindex.
+///
+/// # Errors
+/// If the folder cannot be read.
+pub(crate) fn pinned_interfaces(root: &PinFolder) -> Result<Vec<(u64, u32)>, PinError> {
+    let (_, folders) = root.list()?;
+    let parsed = folders.iter().filter_map(|name| {
+        let (namespace, ifindex) = name.split_once('-')?;
+        Some((namespace.parse().ok()?, ifindex.parse().ok()?))
+    });
+    Ok(parsed.collect())
+}
+
 /// Removes the state of all interfaces except those in `kept`, and egress paths
 /// except those of the folders `kept_paths`.
 ///

@@ -20,7 +20,12 @@ pub(in crate::net) struct LinkSlot {
     pub(in crate::net) remote: bool,
     /// The flag that shows other stacks, which use this queue, that the link is gone.
     pub(in crate::net) gone_flag: Option<Arc<AtomicBool>>,
+    /// Called once, when the link turns out to be gone.
+    pub(in crate::net) on_gone: Option<Arc<OnGone>>,
 }
+
+/// A callback with the number of a link that is gone, and the reason.
+pub(in crate::net) type OnGone = dyn Fn(u8, &io::Error) + Send + Sync;
 
 impl LinkSlot {
     /// A link whose queue belongs to this stack.
@@ -29,6 +34,7 @@ impl LinkSlot {
             link,
             remote: false,
             gone_flag: None,
+            on_gone: None,
         }
     }
 }
@@ -45,6 +51,7 @@ struct LinkState {
     remote: bool,
     /// The flag that shows other stacks that the link is gone.
     gone_flag: Option<Arc<AtomicBool>>,
+    on_gone: Option<Arc<OnGone>>,
 }
 
 impl TxSinks for Links {
@@ -62,6 +69,7 @@ impl Links {
             gone: false,
             remote: held.remote,
             gone_flag: held.gone_flag,
+            on_gone: held.on_gone,
         };
         Links(links.into_iter().map(one).collect())
     }
@@ -118,6 +126,9 @@ impl Links {
         let mut lost = false;
         for (number, one) in (0..).zip(&mut self.0).filter(|(_, one)| !one.gone) {
             let received = receive(number, &mut *one.link);
+            if let (Err(error), Some(on_gone)) = (&received, &one.on_gone) {
+                on_gone(number, error);
+            }
             one.gone = received.is_err();
             lost |= one.gone;
             one.more = received.unwrap_or(false);

@@ -6,6 +6,7 @@ mod report;
 use crate::cmd::meter::forwarding::{self as meter, Done, Links, MeterArgs, Metering};
 use crate::cmd::supervisor::{self, Supervised};
 use crate::error::{CliError, say};
+use crate::idle_links::IdleLinks;
 use crate::input::on_off::OnOff;
 use crate::input::tap_args::{StatsArgs, TapArgs};
 use crate::longest::MtuWarnings;
@@ -304,6 +305,7 @@ fn bridge(
     let switch = RefCell::new(Switch::new(settings(args), seed()));
     let mut last = Report::default();
     let mut longest = MtuWarnings::default();
+    let mut idle = IdleLinks::default();
     let mut is_ready = false;
     let mut written = Instant::now();
     let ran = bridge.run_with(
@@ -314,6 +316,7 @@ fn bridge(
             if let Some(metering) = &mut metering {
                 metering.look(tap);
             }
+            idle.look(tap);
             if !std::mem::replace(&mut is_ready, true) {
                 // The supervisor gets the message first, once the bridge was
                 // ready.
@@ -408,14 +411,6 @@ fn introduce(args: &Args, tap: &Tap) {
         })
         .collect();
     say(&format!("weir: {}", modes.join("; ")));
-    for interface in tap.links().filter_map(|link| tap.interface(link)) {
-        if !interface.up {
-            let name = &interface.name;
-            say(&format!(
-                "weir: {name} is down: nothing passes until `ip link set {name} up`"
-            ));
-        }
-    }
     if let Some(fast) = tap.flow_cache_stats() {
         for (name, link) in [&args.a, &args.b].into_iter().zip(tap.links()) {
             if !fast.takes(link.number()) {

@@ -33,8 +33,9 @@ use weir_socket::{HostPlan, SocketRule};
 #[command(mut_arg("links", links), mut_arg("addresses", optional), after_help = format!("\
 {}
 
-One process has the link: the first that needs it, of all that PROGRAM starts. The others have their
-sockets by it. The kernel's packet filter (nftables) does not see the sockets, and ss(8) does not list
+One process has the link: the first that needs it, of all that PROGRAM starts. The others get their
+sockets from that one. If the link goes, a line on standard error names it, and the sockets fail as on
+a host whose interface went down. The kernel's packet filter (nftables) does not see the sockets, and ss(8) does not list
 them: weir sockets does.
 
 Examples:
@@ -46,13 +47,13 @@ Examples:
   weir exec --link tap0 --addr 192.0.2.5/24 --stats -- iperf3 -c 192.0.2.1
 
 Exit status: the program's; 1 if the link cannot be used; 2 if an option is wrong, or the program
-cannot be run so.", host::HELP))]
+cannot be run with weir's libraries.", host::HELP))]
 pub(crate) struct Args {
     #[command(flatten)]
     host: HostArgs,
 
-    /// The host and which sockets are its own, from a file such as exec.toml, instead of the options
-    /// of the host; - is standard input
+    /// Read the host's options, and which sockets stay the kernel's, from a file such as exec.toml,
+    /// instead of giving them here; - is standard input
     #[arg(short, long, value_name = "FILE", group = "hosted", conflicts_with_all = ["links", "addresses", "gateways", "macs", "broker"])]
     config: Option<PathBuf>,
 
@@ -60,7 +61,7 @@ pub(crate) struct Args {
     #[arg(long, requires = "links", conflicts_with = "config")]
     print: bool,
 
-    /// Give the program weir's libpcap: live captures are ports, and need no privilege
+    /// Give the program weir's libpcap: its live captures are ports, for which it needs no privilege
     #[arg(long)]
     pcap: bool,
 
@@ -72,8 +73,8 @@ pub(crate) struct Args {
     #[arg(long, value_name = "FILE", requires = "pcap")]
     pcap_library: Option<PathBuf>,
 
-    /// The protocols of the program's sockets, and how they find a packet's connection
-    /// [default: opt]
+    /// Whose TCP and UDP the program's sockets have, the kernel's or weir's, and how weir's finds a
+    /// packet's connection [default: opt]
     #[arg(long, value_enum, requires = "hosted")]
     stack: Option<Stack>,
 
@@ -92,8 +93,8 @@ pub(crate) struct Args {
     #[arg(long, requires = "hosted")]
     loopback: bool,
 
-    /// Let the program set up io_uring(7): it must not use it on weir's sockets, which io_uring
-    /// would reach past weir
+    /// Let the program set up io_uring(7), which is refused otherwise: the program must not use it
+    /// for weir's sockets, whose descriptors are not sockets to the kernel
     #[arg(long, requires = "hosted")]
     io_uring: bool,
 

@@ -138,8 +138,14 @@ impl Output {
             return Ok(());
         };
         let path = store::path_made(args.store.as_deref())?;
-        let mut ledger = Ledger::open(&path).map_err(CliError::run)?;
-        match ledger.replace(&chunks) {
+        let is_new = !path.exists();
+        // Closes the ledger: a failure leaves one without records, which is removed.
+        let replace = |path: &Path| Ledger::open(path)?.replace(&chunks);
+        let replaced = replace(&path);
+        if is_new && replaced.is_err() {
+            Ledger::remove_unused(&path);
+        }
+        match replaced {
             Ok(Accepted::New) => {}
             Ok(Accepted::Known) => say(&format!(
                 "weir: {} has the records of this capture already: they count once",

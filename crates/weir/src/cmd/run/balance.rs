@@ -1,9 +1,8 @@
 //! `weir balance`: short for `weir run` with one balancer.
 
 use super::nat::quoted;
-use super::{LiveArgs, Source, clean, live, parse};
+use super::{LiveArgs, Source, clean, live, parse, print};
 use crate::error::CliError;
-use crate::report::stdout;
 use std::fmt::Write;
 use std::net::{Ipv4Addr, SocketAddrV4};
 use std::path::Path;
@@ -142,14 +141,13 @@ fn server(text: &str) -> Result<Server, String> {
 
 /// Runs the command.
 pub(crate) fn run(args: &Args) -> Result<(), CliError> {
-    let text = text(args);
-    if args.print {
-        return stdout::text(&text);
-    }
     let source = Source {
         name: "the command line".into(),
-        text,
+        text: text(args),
     };
+    if args.print {
+        return print(&source);
+    }
     if args.live.clean {
         let links = args.inside.iter().chain([&args.outside]);
         return clean(&source, &links.map(|name| &**name).collect::<Vec<_>>());

@@ -2,10 +2,9 @@
 //! tunnels, SAs and policies, `sa.toml`.
 
 use super::nat::quoted;
-use super::{LiveArgs, Source, live, parse};
+use super::{LiveArgs, Source, live, parse, print};
 use crate::config::{self, Wrong};
 use crate::error::{CliError, say};
-use crate::report::stdout;
 use signal_hook::consts::SIGHUP;
 use std::fmt::Write;
 use std::fs::File;
@@ -95,14 +94,13 @@ pub(crate) struct Args {
 
 /// Runs the command.
 pub(crate) fn run(args: &Args) -> Result<(), CliError> {
-    let text = text(args)?;
-    if args.print {
-        return stdout::text(&text);
-    }
     let source = Source {
         name: "the command line".into(),
-        text,
+        text: text(args)?,
     };
+    if args.print {
+        return print(&source);
+    }
     let config = parse(&source)?;
     live(&source, config, &args.live, args.check, Path::new(""), None)
 }
@@ -149,6 +147,14 @@ impl SaFile {
             addresses: plain.filter_map(|text| text.parse().ok()).collect(),
             reload: Reload::default(),
         })
+    }
+
+    /// The same file, for any local address of its tunnels: those of the box are not known.
+    pub(super) fn of_any_address(self) -> SaFile {
+        SaFile {
+            addresses: Vec::new(),
+            ..self
+        }
     }
 
     /// Reads the file. Its text is erased afterwards.

@@ -14,6 +14,7 @@ use crate::cmd::meter::forwarding::{self as meter, Links, MeterArgs, Metering, V
 use crate::cmd::supervisor::{self, Supervised};
 use crate::config::{self, Wrong};
 use crate::error::{CliError, say};
+use crate::idle_links::IdleLinks;
 use crate::input::on_off::OnOff;
 use crate::input::read_limited;
 use crate::input::tap_args::{StatsArgs, TapArgs};
@@ -243,6 +244,62 @@ fn chain(
     made.map_err(|error| source.wrong(&error))
 }
 
+/// Checks all of a configuration; interfaces that are not there come last. The stages are checked with
+/// addresses that stand for those of the outside's interface, if that is missing.
+fn check(
+    source: &Source,
+    mut config: BoxConfig,
+    args: &LiveArgs,
+    directory: &Path,
+) -> Result<(), CliError> {
+    let own = own_addresses(&config);
+    let mut wrong = Vec::new();
+    match checked_chain(source, &config, own.as_deref().ok(), directory) {
+        Ok(chain) => wrong.extend(bypass(args.bypass, &chain).err()),
+        Err(error) => wrong.push(error),
+    }
+    let shapers = config.shapers::<weir_tap::Frame>(seed());
+    wrong.extend(shapers.err().map(|error| source.wrong(&error)));
+    let metering = MeterArgs::default().or(config.router.meter.as_ref(), directory);
+    let metering = metering.and_then(|metering| metering.check(&Links::of_chain(&config)));
+    wrong.extend(metering.err());
+    if let Ok(own) = &own {
+        config.add_pool(own);
+    }
+    let of_router = router::check(&config.router).into_iter();
+    wrong.extend(of_router.map(|error| source.failure(error)));
+    CliError::all(wrong)
+}
+
+/// The stages, with the outside's own addresses or, while they are not known, with others.
+fn checked_chain(
+    source: &Source,
+    config: &BoxConfig,
+    own: Option<&[String]>,
+    directory: &Path,
+) -> Result<Chain, CliError> {
+    let stand_in = config.stand_in_addresses();
+    let sa_file = SaFile::of(config, own.unwrap_or_default(), directory);
+    let sa_file = match own {
+        Some(_) => sa_file,
+        None => sa_file.map(SaFile::of_any_address),
+    };
+    let own = own.unwrap_or(&stand_in);
+    chain(source, config, own, sa_file.as_ref(), Instant::now())
+}
+
+/// Prints the configuration that options stand for, if `weir run` would accept it. Interfaces, and a file of
+/// SAs, need not be there.
+fn print(source: &Source) -> Result<(), CliError> {
+    let config = parse(source)?;
+    let own = own_addresses(&config).ok();
+    let has_files = config.sa_file().is_none_or(|file| Path::new(file).exists());
+    if has_files {
+        checked_chain(source, &config, own.as_deref(), Path::new(""))?;
+    }
+    stdout::text(&source.text)
+}
+
 /// Runs, checks or cleans up a chain on live links. The log's path is relative
 /// to `directory`; `file` has the configuration, if it is of a file.
 fn live(
@@ -260,9 +317,13 @@ fn live(
         clean(source, &links)?;
         return meter::clean(&links);
     }
+    if is_check {
+        check(source, config, args, directory)?;
+        return stdout::text(&format!("{}: good\n", source.name));
+    }
     let metering = MeterArgs::default().or(config.router.meter.as_ref(), directory)?;
     let metered = Links::of_chain(&config);
-    if args.restart && !args.supervised && !is_check {
+    if args.restart && !args.supervised {
         // Mistakes are said at once, by one process.
         let own = own_addresses(&config).map_err(failure)?;
         let sa_file = SaFile::of(&config, &own, directory);
@@ -296,11 +357,6 @@ fn live(
     let shapers = config.shapers(seed());
     let shapers = shapers.map_err(|error| source.wrong(&error))?;
     let tap = tap(args, bypass, &config);
-    if is_check {
-        router::check(&config.router).map_err(failure)?;
-        metering.check(&metered)?;
-        return stdout::text(&format!("{}: good\n", source.name));
-    }
     let log = log::sink(&config, directory)?;
     // A restarted chain does not fail because of its statistics.
     let json = args.outputs.stats_json.as_deref().map(|path| {
@@ -338,6 +394,7 @@ fn live(
     let mut teller = Teller {
         life,
         longest: MtuWarnings::default(),
+        idle: IdleLinks::default(),
         json,
         metrics,
         meter: metering.as_ref().map(Metering::shown),
@@ -476,6 +533,7 @@ fn tap(args: &LiveArgs, bypass: Bypass, config: &BoxConfig) -> weir_tap::Config 
 struct Teller {
     life: Watchdog,
     longest: MtuWarnings,
+    idle: IdleLinks,
     json: Option<StatsFile>,
     metrics: Option<Metrics>,
     /// The counter's state, if there is one.
@@ -490,6 +548,9 @@ struct Teller {
 impl Teller {
     fn tell(&mut self, view: &Snapshot<'_>) {
         let now = Instant::now();
+        if !view.is_last {
+            self.idle.look(view.tap);
+        }
         // A router that fails before its first frame has a last view alone.
         if !self.is_ready && !view.is_last {
             self.is_ready = true;

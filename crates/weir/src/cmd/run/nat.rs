@@ -1,6 +1,6 @@
 //! `weir nat`: short for `weir run` with one translator.
 
-use super::{LiveArgs, Source, is_v4, live, parse};
+use super::{LiveArgs, Source, is_v4, live, parse, print};
 use crate::error::CliError;
 use crate::report::stdout;
 use std::fmt::Write;
@@ -121,14 +121,13 @@ pub(crate) fn run(args: &Args) -> Result<(), CliError> {
     if let (Some(find), Some(time), Some(log)) = (&args.find, args.time, &args.log) {
         return look_up(find, time, log);
     }
-    let text = text(args);
-    if args.print {
-        return stdout::text(&text);
-    }
     let source = Source {
         name: "the command line".into(),
-        text,
+        text: text(args),
     };
+    if args.print {
+        return print(&source);
+    }
     live(
         &source,
         parse(&source)?,

@@ -6,6 +6,7 @@ use crate::cmd::run::Source;
 use crate::cmd::run::nat::quoted;
 use crate::config;
 use crate::error::{CliError, say};
+use crate::idle_links::IdleLinks;
 use crate::input::read_limited;
 use crate::input::tap_args::{StatsArgs, TapArgs};
 use crate::longest::MtuWarnings;
@@ -184,9 +185,6 @@ pub(crate) fn run(args: &Args) -> Result<(), CliError> {
             text: text(args),
         },
     };
-    if args.print {
-        return stdout::text(&source.text);
-    }
     let wrong = |error: ConfigError| source.wrong(&error);
     let config = ShapeConfig::parse(&source.text, &SystemNames::new()).map_err(wrong)?;
     let [a, b] = &config.links;
@@ -198,11 +196,13 @@ pub(crate) fn run(args: &Args) -> Result<(), CliError> {
     let shapers = [shaper(of_a, seed), shaper(of_b, seed.rotate_left(1))];
     let [of_a, of_b] = shapers;
     let shapers = [of_a.map_err(wrong)?, of_b.map_err(wrong)?];
+    if args.print {
+        return stdout::text(&source.text);
+    }
     let tap = tap(args, &config)?;
     if args.check {
-        for name in [a, b] {
-            Interface::named(name).map_err(CliError::run)?;
-        }
+        let missing = [a, b].map(|name| Interface::named(name).err());
+        CliError::all(missing.into_iter().flatten().map(CliError::run).collect())?;
         return stdout::text(&format!("{}: good\n", source.name));
     }
     shape(args, &config, shapers, tap, seed)
@@ -291,6 +291,7 @@ fn shape(
     let mut teller = Teller {
         life: Watchdog::new(None)?,
         longest: MtuWarnings::default(),
+        idle: IdleLinks::default(),
         json,
         metrics,
         is_ready: false,
@@ -327,6 +328,7 @@ fn shape(
 struct Teller {
     life: Watchdog,
     longest: MtuWarnings,
+    idle: IdleLinks,
     json: Option<StatsFile>,
     metrics: Option<Metrics>,
     is_ready: bool,
@@ -337,6 +339,9 @@ struct Teller {
 
 impl Teller {
     fn tell(&mut self, view: &Snapshot<'_>) {
+        if !view.is_last {
+            self.idle.look(view.tap);
+        }
         if !self.is_ready && !view.is_last {
             self.is_ready = true;
             self.life.ready();
@@ -378,15 +383,6 @@ fn introduce(view: &Snapshot<'_>) {
         })
         .collect();
     say(&format!("weir: {}", modes.join("; ")));
-    let links = view.tap.links();
-    for interface in links.filter_map(|link| view.tap.interface(link)) {
-        if !interface.up {
-            let name = &interface.name;
-            say(&format!(
-                "weir: {name} is down: nothing passes until `ip link set {name} up`"
-            ));
-        }
-    }
     say("ready");
 }
 

@@ -39,7 +39,8 @@ pub(super) enum View {
 /// The window over the view.
 pub(super) enum Over {
     Nothing,
-    Help,
+    /// From this line on.
+    Help(usize),
     Detail(Box<Detail>),
     Follow(Box<Followed>),
 }
@@ -234,6 +235,9 @@ pub(super) fn run(
     recorded?;
     if let Some(failure) = app.session.take_failure() {
         return Err(failure);
+    }
+    if let Some(gone) = app.input.gone() {
+        return Err(CliError::run(gone));
     }
     match app.input.replay().and_then(|replay| replay.trouble()) {
         Some(trouble) => Err(CliError::run(trouble)),

@@ -11,8 +11,8 @@ use crate::monitor::input::Input;
 use crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 use weir_monitor::{Digest, Flow};
 
-/// All keys, for the help.
-pub(super) const HELP: [(&str, &str); 27] = [
+/// All keys, for the help; without keys a paragraph.
+pub(super) const HELP: [(&str, &str); 21] = [
     (
         "1 … 7, Tab",
         "overview, talkers, conversations, protocols, ports, processes, frames",
@@ -39,34 +39,20 @@ pub(super) const HELP: [(&str, &str); 27] = [
     ("t", "in a frame: tshark's fields, or weir's"),
     ("x", "in a connection: hex, or text"),
     ("[ ]", "in a frame: the one before, the next one"),
-    ("Esc q", "back; q ends the monitor"),
+    (
+        "Esc",
+        "leave a window: this help, a frame, a connection; in the list of a row's frames: all frames",
+    ),
+    ("q", "leave a window; in a view: end the monitor"),
     ("Ctrl-L Ctrl-Z Ctrl-C", "draw anew; suspend; end"),
-    ("", ""),
     (
         "",
-        "Talkers, conversations and protocols have at most 100,000 rows; what",
+        "Talkers, conversations and protocols have at most 100,000 rows; what exceeds that is counted as \
+         `others`. Ports are weir's: each with its filter, its owner and the frames it lost; other \
+         users' ports are shown to root. A process is found by its socket, if /proc permits. Frames are \
+         kept as far as --keep allows; the oldest go first. Lost frames are those for which the port's \
+         queue had no room: give a greater --queue, or -s.",
     ),
-    (
-        "",
-        "exceeds that is counted as `others`. Ports are weir's: each with its",
-    ),
-    (
-        "",
-        "filter, its owner and the frames it lost; other users' ports are shown",
-    ),
-    (
-        "",
-        "to root. A process is found by its socket, if /proc permits. Frames are",
-    ),
-    (
-        "",
-        "kept as far as --keep allows; the oldest go first. Lost frames are those",
-    ),
-    (
-        "",
-        "for which the port's queue had no room: give a greater --queue, or -s.",
-    ),
-    ("", ""),
 ];
 
 /// Handles a key.
@@ -111,10 +97,13 @@ fn steps(app: &App, code: KeyCode) -> Option<isize> {
 }
 
 fn over_key(app: &mut App, key: KeyEvent) {
-    let was_help = matches!(app.over, Over::Help);
+    let was_help = matches!(app.over, Over::Help(_));
     let steps = steps(app, key.code);
     match (&mut app.over, key.code) {
-        (_, KeyCode::Esc | KeyCode::Char('q')) | (Over::Help, _) => app.over = Over::Nothing,
+        (Over::Help(offset), _) if steps.is_some() => {
+            *offset = offset.saturating_add_signed(steps.unwrap_or(0));
+        }
+        (_, KeyCode::Esc | KeyCode::Char('q')) | (Over::Help(_), _) => app.over = Over::Nothing,
         (Over::Detail(detail), KeyCode::Char('t')) => {
             if let Some(news) = detail.toggle_tshark(&app.session) {
                 app.say(news);
@@ -130,7 +119,7 @@ fn over_key(app: &mut App, key: KeyEvent) {
         (Over::Nothing, _) => {}
     }
     match key.code {
-        KeyCode::Char('?') if !was_help => app.over = Over::Help,
+        KeyCode::Char('?') if !was_help => app.over = Over::Help(0),
         KeyCode::Char('w') if !was_help => save_prompt(app),
         _ => {}
     }
@@ -153,7 +142,7 @@ fn view_key(app: &mut App, key: KeyEvent) -> Action {
     }
     match key.code {
         KeyCode::Char('q') => return Action::Quit,
-        KeyCode::Char('?' | 'h') => app.over = Over::Help,
+        KeyCode::Char('?' | 'h') => app.over = Over::Help(0),
         KeyCode::Char(digit @ '1'..='7') => turn(app, digit as usize - '1' as usize),
         KeyCode::Tab => turn(app, (place(app) + 1) % 7),
         KeyCode::BackTab => turn(app, (place(app) + 6) % 7),

@@ -45,16 +45,16 @@ Examples:
   weir top eth0 --view pup_view.py
   weir top -r office.pcapng --svg office.svg
 
-Keys: ? shows them all; q ends. Without a terminal give --once, --json or --svg. Colours are
+Keys: ? shows them all; q ends the monitor. Without a terminal give --once, --json or --svg. Colours are
 off with --no-color, and if the variable NO_COLOR is set.
 
-Counts equal those of `weir listen` with the same filter. A table has at most 100,000 rows; frames
-of what exceeds it are in the row `others`. With --json and without --once, a line comes every
+Counts equal those of `weir listen` with the same filter. A table has at most 100,000 rows; the frames
+of all further ones are counted together as `others`. With --json and without --once, a line comes every
 second.
 
-Exit status: as of `weir listen`: 0; 1 if the file is damaged, the interface is gone, or a
-recording failed; 2 if the filter, an option or the policy refuses; 129, 130 or 143 after SIGHUP,
-SIGINT or SIGTERM without a terminal.")]
+Exit status: as of `weir listen`: 0; 1 if the file is damaged, the interface is gone (on a terminal
+after `q`, too), or a recording failed; 2 if the filter, an option or the policy refuses; 129, 130 or 143 after SIGHUP,
+SIGINT or SIGTERM. On a terminal Ctrl-C is a key, as `q`.")]
 pub(crate) struct Args {
     #[command(flatten)]
     source: Options,
@@ -85,8 +85,9 @@ pub(crate) struct Args {
     #[arg(short, long, value_name = "FILE")]
     write: Option<PathBuf>,
 
-    /// A protocol's view in Python, of frames that are looked at; of a folder all files in .py. Can be
-    /// repeated. It runs with the rights of the file's owner, never as root
+    /// Show a protocol's fields as a Python file says, or as all files in .py of a folder say, in the
+    /// list of frames and in a frame. Can be repeated. It runs with the rights of the file's owner,
+    /// never as root
     #[arg(long = "view", value_name = "FILE")]
     views: Vec<PathBuf>,
 
@@ -188,7 +189,7 @@ impl Plain<'_> {
             if let Some(news) = self.session.news.take() {
                 crate::error::say(&format!("weir: {news}"));
             }
-            if came == Came::End || self.is_gone() {
+            if came == Came::End || self.input.gone().is_some() {
                 break;
             }
             let since = ticked.elapsed();
@@ -208,10 +209,7 @@ impl Plain<'_> {
         let recorded = self.session.end_recording();
         let trouble = self.input.replay().and_then(|replay| replay.trouble());
         gaps.troubles.extend(trouble.map(str::to_owned));
-        if self.is_gone() {
-            gaps.troubles
-                .push(format!("interface {} is gone", self.input.name()));
-        }
+        gaps.troubles.extend(self.input.gone());
         let failure = self.session.take_failure();
         match &self.args.svg {
             Some(path) => {
@@ -233,10 +231,6 @@ impl Plain<'_> {
     /// Whether all is shown at the end alone.
     fn is_once(&self) -> bool {
         self.args.once || self.args.svg.is_some()
-    }
-
-    fn is_gone(&self) -> bool {
-        matches!(&self.input, Input::Live(live) if live.is_gone())
     }
 
     fn print(&self) -> Result<(), CliError> {

@@ -218,6 +218,90 @@ fn eighty_by_twenty_four_shows_what_matters() {
     );
 }
 
+/// An Ethernet frame of UDP over IPv6.
+fn udp6(src: [u8; 16], dst: [u8; 16]) -> Vec<u8> {
+    let mut frame = vec![
+        2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 0x86, 0xdd, 0x60, 0, 0, 0, 0, 16, 17, 64,
+    ];
+    frame.extend(src);
+    frame.extend(dst);
+    for word in [50_000_u16, 60_000, 16, 0] {
+        frame.extend(word.to_be_bytes());
+    }
+    frame.extend([0x1b; 8]);
+    frame
+}
+
+#[test]
+fn long_addresses_can_be_read_at_eighty_columns() {
+    let folder = Folder::new("ipv6");
+    let path = folder.0.join("a.pcapng");
+    let address = |last| {
+        let mut address = [0xfd; 16];
+        address[15] = last;
+        address
+    };
+    write_frames(&path, &[udp6(address(1), address(2))]);
+    let mut app = app(&path, Speed::Max);
+    read(&mut app);
+    let whole = |last| format!("fdfd:fdfd:fdfd:fdfd:fdfd:fdfd:fdfd:fd0{last}");
+    press(&mut app, "2");
+    let lines = screen(&mut app, 80, 24);
+    for last in [1, 2] {
+        let row = lines.iter().find(|line| line.starts_with(&whole(last)));
+        assert!(row.is_some(), "{lines:#?}");
+    }
+    assert!(!lines.iter().any(|line| line.contains('~')), "{lines:#?}");
+    // Two of them have no room in one line: the selected row is below, in full.
+    press(&mut app, "3");
+    let lines = screen(&mut app, 80, 24);
+    assert!(lines.iter().any(|line| line.contains('~')), "{lines:#?}");
+    let below: Vec<&str> = lines[20..23].iter().map(|line| line.trim()).collect();
+    let below = below.join(" ");
+    for (name, last, port) in [("a", 1, 50_000), ("b", 2, 60_000)] {
+        let end = format!("{name}: [{}]:{port}", whole(last));
+        assert!(below.contains(&end), "{end}: {lines:#?}");
+    }
+    // Where there is room, both are in the row.
+    let lines = screen(&mut app, 140, 24);
+    assert!(!lines.iter().any(|line| line.contains('~')), "{lines:#?}");
+}
+
+#[test]
+fn messages_are_wrapped_and_not_cut() {
+    let folder = Folder::new("wrapped");
+    let path = folder.0.join("a.pcapng");
+    write_capture(&path);
+    let mut app = app(&path, Speed::Max);
+    read(&mut app);
+    let long = "the policy grants user 1001 nothing on interface enp130s0f0np0 at all: ask the \
+                administrator of this machine for the last word";
+    app.session.troubles = vec![long.to_owned(), "no broker runs".to_owned()];
+    app.say(format!("new: {long}"));
+    for width in [60, 80] {
+        let lines: Vec<String> = screen(&mut app, width, 24);
+        let joined: Vec<&str> = lines.iter().map(|line| line.trim()).collect();
+        let joined = joined.join(" ");
+        assert!(
+            joined.contains(&format!("{long}; no broker runs")),
+            "{lines:#?}"
+        );
+        assert!(joined.contains(&format!("new: {long}")), "{lines:#?}");
+    }
+    app.news = None;
+    app.session.troubles.clear();
+    press(&mut app, "fudp and (port 53 or porq 54 and host 192.0.2.1");
+    let lines = screen(&mut app, 80, 24);
+    assert!(
+        lines[22].starts_with("filter: udp and (port 53"),
+        "{lines:#?}"
+    );
+    assert!(
+        !lines[23].trim().is_empty(),
+        "the fault is below: {lines:#?}"
+    );
+}
+
 #[test]
 fn the_list_follows_the_filter_as_it_is_typed() {
     let folder = Folder::new("filter");
@@ -251,6 +335,75 @@ fn the_list_follows_the_filter_as_it_is_typed() {
         "counts are of the filter too"
     );
     assert_eq!(app.input.filter(), "udp port 5001");
+}
+
+#[test]
+fn the_help_is_whole_at_eighty_columns_and_says_what_q_does() {
+    let folder = Folder::new("help");
+    let path = folder.0.join("a.pcapng");
+    write_capture(&path);
+    let mut app = app(&path, Speed::Max);
+    read(&mut app);
+    press(&mut app, "?");
+    let mut all = screen(&mut app, 80, 24).join("\n");
+    press(&mut app, "G");
+    all += &screen(&mut app, 80, 24).join("\n");
+    for (_, what) in keys::HELP {
+        for word in what.split_whitespace() {
+            assert!(all.contains(word), "{word}: {all}");
+        }
+    }
+    let quit = |app: &mut App| {
+        let q = KeyEvent::new(KeyCode::Char('q'), KeyModifiers::NONE);
+        keys::key(app, q) == Action::Quit
+    };
+    // It leaves a window, and ends the monitor in every view, also in the list of a row's frames.
+    assert!(!quit(&mut app));
+    press(&mut app, "7\n");
+    assert!(matches!(app.over, Over::Detail(_)));
+    assert!(!quit(&mut app));
+    assert!(matches!(app.over, Over::Nothing));
+    assert!(quit(&mut app));
+    press(&mut app, "3\n");
+    assert_eq!(app.view, View::Frames);
+    assert!(quit(&mut app));
+}
+
+/// A pipe cannot be read again: its counts are of the frames that are kept.
+#[test]
+fn a_filter_selects_from_what_a_stream_has_brought() {
+    let folder = Folder::new("stream");
+    let path = folder.0.join("a.pcapng");
+    let frames = write_capture(&path) as u64;
+    let fifo = folder.0.join("fifo");
+    let mode = rustix::fs::Mode::RWXU;
+    rustix::fs::mkfifoat(rustix::fs::CWD, &fifo, mode).expect("a FIFO");
+    let writer = fifo.clone();
+    let writer = std::thread::spawn(move || {
+        let bytes = std::fs::read(path).expect("the capture");
+        std::fs::write(writer, bytes).expect("a reader");
+    });
+    let mut app = app(&fifo, Speed::Max);
+    read(&mut app);
+    writer.join().expect("all is written");
+    let counted = |app: &mut App, filter: &str| {
+        press(app, "f");
+        press(app, &"\u{8}".repeat(40));
+        press(app, &format!("{filter}\n"));
+        read(app);
+        app.session.model.totals().frames
+    };
+    assert_eq!(app.session.model.totals().frames, frames);
+    assert_eq!(counted(&mut app, "tcp"), 2);
+    press(&mut app, "7");
+    assert!(
+        shows(&mut app, "10.0.0.1"),
+        "{:#?}",
+        screen(&mut app, 80, 24)
+    );
+    // Another filter selects from all that was read, not from what the last one left.
+    assert_eq!(counted(&mut app, "udp port 5001"), 1);
+    assert_eq!(counted(&mut app, ""), frames);
 }
 
 #[test]

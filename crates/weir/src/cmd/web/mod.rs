@@ -12,7 +12,7 @@ mod server;
 #[cfg(test)]
 mod tests;
 
-use crate::error::{CliError, limited, say};
+use crate::error::{CliError, Incomplete, limited, say};
 use crate::monitor::facts::Watcher;
 use crate::monitor::input::{Came, Input};
 use crate::monitor::options::Options;
@@ -49,9 +49,8 @@ const TOKEN_LEN: std::ops::RangeInclusive<usize> = 16..=256;
 /// Monitor an interface or a capture file in a browser
 ///
 /// Shows what `weir top` shows as a web page: rates, talkers, conversations, protocols, weir's ports
-/// with their filters and losses, processes, and the last frames with their fields, which it also gives as
-/// a pcapng file. Prints
-/// the page's address with a token, which is needed to see anything.
+/// with their filters and losses, processes, and the last frames with their fields, also as a pcapng file
+/// to download. Prints the page's address with a token, without which the page shows nothing.
 #[derive(clap::Args, Debug)]
 #[command(after_help = "\
 Examples:
@@ -69,13 +68,14 @@ Examples:
   GET /capture.pcapng  the frames that are kept (--keep)
 
 By default only this machine reaches the page. With another address anyone who reaches it and has
-the token sees all frames, and nothing is encrypted: use a tunnel, such as ssh -L, instead. Requests by
-names other than localhost and those of --name are refused: another site's page could send them.
+the token sees all frames, and nothing is encrypted: use a tunnel, such as ssh -L, instead. Requests
+for a host name other than localhost and those of --name are refused: a page of another site could
+have sent them.
 
 When the file is at its end, or the interface is gone, the page stays, and says so.
 
-Exit status: 1 if it cannot listen; 2 if the filter, an option or the
-policy refuses; 129, 130 or 143 after SIGHUP, SIGINT or SIGTERM.")]
+Exit status: 1 if it cannot listen; 2 if the filter, an option or the policy refuses; 129, 130 or 143
+after SIGHUP, SIGINT or SIGTERM, with the reason if the interface was gone.")]
 pub(crate) struct Args {
     #[command(flatten)]
     source: Options,
@@ -84,8 +84,9 @@ pub(crate) struct Args {
     #[arg(long, value_name = "ADDR:PORT", default_value = "127.0.0.1:8080")]
     listen: SocketAddr,
 
-    /// A protocol's view in Python, of frames that are looked at; of a folder all files in .py. Can be
-    /// repeated. It runs with the rights of the file's owner, never as root
+    /// Show a protocol's fields as a Python file says, or as all files in .py of a folder say, in the
+    /// list of frames and in a frame. Can be repeated. It runs with the rights of the file's owner,
+    /// never as root
     #[arg(long = "view", value_name = "FILE")]
     views: Vec<PathBuf>,
 
@@ -211,7 +212,9 @@ impl Page {
         let mut ticked = Instant::now();
         loop {
             if stop.is_requested() {
-                return Err(CliError::Stopped(stop.signal()));
+                let troubles = self.input.gone().into_iter().collect();
+                let signal = Some(stop.signal());
+                return Incomplete { troubles, signal }.outcome();
             }
             let wait = match self.making {
                 Some(_) => Duration::ZERO,
@@ -243,7 +246,7 @@ impl Page {
             }
             self.answer()?;
             // The page stays, with the frames that are kept.
-            if matches!(&self.input, Input::Live(live) if live.is_gone()) && !self.has_ended {
+            if self.input.gone().is_some() && !self.has_ended {
                 self.has_ended = true;
                 self.input.finish(&mut self.session)?;
                 self.publish()?;

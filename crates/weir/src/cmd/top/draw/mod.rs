@@ -2,9 +2,10 @@
 //!
 //! ```text
 //!  state: source, counts, rates, recording
+//!  what is wrong: lines of its own, if anything is
 //!  tabs
 //!  view, or what lies over it
-//!  keys, message, or the line that is typed
+//!  keys, message, or the line that is typed and its fault: as many lines as they need
 //! ```
 
 mod over;
@@ -19,7 +20,7 @@ use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
 use ratatui::style::{Color, Modifier, Style};
 use ratatui::{Frame, Terminal};
-use unicode_width::UnicodeWidthStr;
+use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 
 /// Plain text.
 pub(super) const PLAIN: Style = Style::new();
@@ -45,14 +46,20 @@ const TABS: [&str; 7] = [
 /// Draws everything.
 pub(super) fn all(frame: &mut Frame<'_>, app: &mut App) {
     let area = frame.area();
-    let [state, tabs, body, foot] = parts(area);
+    let troubles = wrapped(&app.session.troubles.join("; "), area.width);
+    let below = foot_text(app).map_or(Vec::new(), |text| wrapped(&text, area.width));
+    let typed = usize::from(app.prompt.is_some());
+    let [state, alarms, tabs, body, foot] = parts(area, troubles.len(), typed + below.len());
     app.page = usize::from(body.height.saturating_sub(1));
     let cursor = {
         let buffer = frame.buffer_mut();
-        state_line(buffer, state, app);
+        state_line(buffer, state, app, alarms.height == 0);
+        for (y, line) in (0..alarms.height).zip(&troubles) {
+            put(buffer, alarms, (0, y), line, ALARM);
+        }
         tab_line(buffer, tabs, app);
         match &mut app.over {
-            Over::Help => over::help(buffer, body),
+            Over::Help(offset) => over::help(buffer, body, offset),
             Over::Detail(detail) => over::detail(buffer, body, detail),
             Over::Follow(follow) => over::follow(buffer, body, follow),
             Over::Nothing => match app.view {
@@ -64,7 +71,7 @@ pub(super) fn all(frame: &mut Frame<'_>, app: &mut App) {
                 View::Frames => views::frames(buffer, body, app),
             },
         }
-        foot_line(buffer, foot, app)
+        foot_lines(buffer, foot, app, &below)
     };
     if let Some(position) = cursor {
         frame.set_cursor_position(position);
@@ -78,35 +85,64 @@ pub(super) fn screen(app: &mut App, (width, height): (u16, u16)) -> Buffer {
     terminal.backend().buffer().clone()
 }
 
-/// The parts of the screen. The view comes first where there is little room.
-fn parts(area: Rect) -> [Rect; 4] {
-    let line = |row: u16| Rect {
-        y: area.y + row,
-        height: 1,
-        ..area
+/// Most lines of troubles, and of the foot.
+const LINES_MAX: u16 = 4;
+
+/// The parts of the screen: state, troubles, tabs, view, foot. The view comes first where there is little
+/// room: then troubles have no lines of their own, and the foot has one.
+fn parts(area: Rect, troubles: usize, foot: usize) -> [Rect; 5] {
+    let mut top = area.y;
+    let take = |height: u16| {
+        let part = Rect {
+            y: top,
+            height,
+            ..area
+        };
+        top += height;
+        part
     };
-    let none = Rect { height: 0, ..area };
-    match area.height {
-        0 => [none; 4],
-        1 => [none, none, none, line(0)],
-        2 => [line(0), none, none, line(1)],
-        3..6 => {
-            let body = Rect {
-                y: area.y + 1,
-                height: area.height - 2,
-                ..area
-            };
-            [line(0), none, body, line(area.height - 1)]
-        }
+    let lines = |count: usize| u16::try_from(count).unwrap_or(u16::MAX).min(LINES_MAX);
+    let heights = match area.height {
+        0 => [0; 5],
+        1 => [0, 0, 0, 0, 1],
+        height @ 2..6 => [1, 0, 0, height - 2, 1],
         height => {
-            let body = Rect {
-                y: area.y + 2,
-                height: height - 3,
-                ..area
-            };
-            [line(0), line(1), body, line(height - 1)]
+            // A third of the screen at most, so that the view has the rest.
+            let most = height / 3;
+            let foot = lines(foot).clamp(1, most);
+            let troubles = lines(troubles).min(most - foot);
+            [1, troubles, 1, height - 2 - troubles - foot, foot]
+        }
+    };
+    heights.map(take)
+}
+
+/// A text as lines of at most this many cells, with escapes in place of characters that the terminal would
+/// obey. A word that is longer than a line goes on in the next one.
+pub(super) fn wrapped(text: &str, width: u16) -> Vec<String> {
+    let width = usize::from(width.max(1));
+    let mut lines: Vec<String> = Vec::new();
+    let mut line = String::new();
+    // Two spaces stay two.
+    for word in text.split([' ', '\n']) {
+        let word = escaped(word.to_owned());
+        if !line.is_empty() && line.width() + 1 + word.width() > width {
+            lines.push(std::mem::take(&mut line).trim_end().to_owned());
+        }
+        if !line.is_empty() {
+            line.push(' ');
+        }
+        for c in word.chars() {
+            if line.width() + c.width().unwrap_or(0) > width {
+                lines.push(std::mem::take(&mut line));
+            }
+            line.push(c);
         }
     }
+    if !line.trim().is_empty() {
+        lines.push(line.trim_end().to_owned());
+    }
+    lines
 }
 
 /// Writes text into a line of an area, from a column on; returns the column behind it. What does not
@@ -139,7 +175,7 @@ pub(super) fn paint(buffer: &mut Buffer, area: Rect, y: u16, style: Style) {
     }
 }
 
-fn state_line(buffer: &mut Buffer, area: Rect, app: &mut App) {
+fn state_line(buffer: &mut Buffer, area: Rect, app: &mut App, has_troubles: bool) {
     let totals = app.session.model.totals();
     let name = app.input.name();
     let mut x = put(buffer, area, (0, 0), &format!("weir top {name}"), HEAD);
@@ -164,7 +200,7 @@ fn state_line(buffer: &mut Buffer, area: Rect, app: &mut App) {
     );
     let rates = format!("  {frames:.0}/s {}", bits(bytes * 8.0));
     x = put(buffer, area, (x, 0), &rates, PLAIN);
-    for trouble in &app.session.troubles {
+    for trouble in app.session.troubles.iter().filter(|_| has_troubles) {
         x = put(buffer, area, (x, 0), &format!("  {trouble}"), ALARM);
     }
     if let Some(replay) = app.input.replay() {
@@ -210,17 +246,17 @@ fn tab_line(buffer: &mut Buffer, area: Rect, app: &App) {
     }
 }
 
-/// The last line; returns where the cursor is, if a line is typed.
-fn foot_line(buffer: &mut Buffer, area: Rect, app: &App) -> Option<(u16, u16)> {
+/// The text of the last lines, below the line that is typed if one is; `None` if there is none.
+fn foot_text(app: &App) -> Option<String> {
     if let Some(prompt) = &app.prompt {
-        return prompt_line(buffer, area, prompt);
+        // The further lines show the place in the text, which stands above.
+        return prompt.error.as_ref()?.lines().next().map(str::to_owned);
     }
     if let Some((_, news)) = &app.news {
-        put(buffer, area, (0, 0), news, HEAD);
-        return None;
+        return Some(news.clone());
     }
     let keys = match &app.over {
-        Over::Help => "any key: back",
+        Over::Help(_) => "Up Down  any other key: back",
         Over::Detail(_) => {
             "Up Down  Enter open  [ ] frame before, next  t tshark  F follow  w save  Esc back"
         }
@@ -229,8 +265,22 @@ fn foot_line(buffer: &mut Buffer, area: Rect, app: &App) -> Option<(u16, u16)> {
             "? help  f filter  / search  < > sort  Enter  F follow  r record  w save  q end"
         }
     };
-    put(buffer, area, (0, 0), keys, SOFT);
-    None
+    Some(keys.to_owned())
+}
+
+/// The last lines, of which `below` are those of [`foot_text`]; returns where the cursor is, if a line is
+/// typed.
+fn foot_lines(buffer: &mut Buffer, area: Rect, app: &App, below: &[String]) -> Option<(u16, u16)> {
+    let (style, first) = match (&app.prompt, &app.news) {
+        (Some(_), _) => (ALARM, 1),
+        (None, Some(_)) => (HEAD, 0),
+        (None, None) => (SOFT, 0),
+    };
+    for (y, line) in (first..area.height).zip(below) {
+        put(buffer, area, (0, y), line, style);
+    }
+    let prompt = app.prompt.as_ref()?;
+    prompt_line(buffer, area, prompt)
 }
 
 fn prompt_line(buffer: &mut Buffer, area: Rect, prompt: &Prompt) -> Option<(u16, u16)> {
@@ -244,7 +294,7 @@ fn prompt_line(buffer: &mut Buffer, area: Rect, prompt: &Prompt) -> Option<(u16,
     let skipped = (prompt.cursor() + 1).saturating_sub(room.max(1));
     let shown: String = text.chars().skip(skipped).collect();
     let end = put(buffer, area, (start, 0), &shown, PLAIN);
-    if let Some(error) = &prompt.error {
+    if let Some(error) = prompt.error.as_ref().filter(|_| area.height == 1) {
         let words: Vec<&str> = error.split_whitespace().collect();
         put(buffer, area, (end + 2, 0), &words.join(" "), ALARM);
     }

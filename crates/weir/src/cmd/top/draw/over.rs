@@ -1,6 +1,6 @@
 //! Windows over the views: help, one frame, a followed connection.
 
-use super::{HEAD, MARK, PLAIN, SOFT, paint, put};
+use super::{HEAD, MARK, PLAIN, SOFT, paint, put, wrapped};
 use crate::cmd::top::detail::Detail;
 use crate::cmd::top::follow::Followed;
 use crate::cmd::top::keys::HELP;
@@ -10,13 +10,28 @@ use ratatui::layout::Rect;
 use ratatui::style::{Color, Style};
 use weir_monitor::Side;
 
-/// The keys.
-pub(super) fn help(buffer: &mut Buffer, area: Rect) {
-    for (y, (keys, what)) in HELP.iter().enumerate() {
-        let y = y as u16;
+/// Cells of the keys in the help.
+const KEYS_WIDTH: u16 = 27;
+
+/// The keys, from a line on; the last lines if that is beyond them.
+pub(super) fn help(buffer: &mut Buffer, area: Rect, offset: &mut usize) {
+    let mut lines: Vec<(&str, u16, String)> = Vec::new();
+    for (keys, what) in HELP {
+        // Where there is little room, the words are below the keys.
+        let column = match (keys, area.width) {
+            ("", _) | (_, 0..=50) => 2,
+            _ => KEYS_WIDTH,
+        };
+        let mut texts = wrapped(what, area.width.saturating_sub(column)).into_iter();
+        let first = (column == KEYS_WIDTH).then(|| texts.next()).flatten();
+        lines.push((keys, column, first.unwrap_or_default()));
+        lines.extend(texts.map(|text| ("", column, text)));
+    }
+    let height = usize::from(area.height);
+    *offset = (*offset).min(lines.len().saturating_sub(height));
+    for (y, (keys, column, text)) in (0..area.height).zip(lines.iter().skip(*offset)) {
         put(buffer, area, (0, y), keys, HEAD);
-        let column = if keys.is_empty() { 2 } else { 27 };
-        put(buffer, area, (column, y), what, PLAIN);
+        put(buffer, area, (*column, y), text, PLAIN);
     }
 }
 

@@ -1,6 +1,6 @@
 //! The views: rates and greatest rows, tables, the list of frames.
 
-use super::{ALARM, HEAD, MARK, PLAIN, SOFT, paint, put};
+use super::{ALARM, HEAD, MARK, PLAIN, SOFT, paint, put, wrapped};
 use crate::cmd::top::app::App;
 use crate::cmd::top::sheet::{Kind, Sheet, Value, bits};
 use crate::monitor::lines::line;
@@ -14,6 +14,10 @@ use unicode_width::UnicodeWidthStr;
 
 /// Least cells of a column that shares what the others leave.
 const SHARED_WIDTH_MIN: u16 = 15;
+/// Most cells that columns of lesser importance make room for: the longest address of IPv6 with a port.
+const SHARED_WIDTH_MAX: u16 = 47;
+/// Most lines of the selected row's texts, in full.
+const FULL_LINES_MAX: usize = 3;
 
 /// Rates as a plot, and below it the greatest talkers and protocols.
 pub(super) fn overview(buffer: &mut Buffer, area: Rect, app: &mut App) {
@@ -90,7 +94,9 @@ pub(super) fn sheet(buffer: &mut Buffer, area: Rect, sheet: &mut Sheet, session:
     if sheet.len() == 0
         && let Some(why) = empty(sheet.kind, session)
     {
-        put(buffer, area, (0, 0), &why, PLAIN);
+        for (y, line) in (0..area.height).zip(wrapped(&why, area.width)) {
+            put(buffer, area, (0, y), &line, PLAIN);
+        }
         return;
     }
     let overflow = sheet.kind.overflow(session);
@@ -128,29 +134,30 @@ fn empty(kind: Kind, session: &Session) -> Option<String> {
     }
 }
 
-/// Widths of the columns, in their order; 0 for one that is left out.
-fn widths(sheet: &Sheet, width: u16) -> Vec<u16> {
+/// Widths of the columns, in their order; 0 for one that is left out. Columns that share what the others
+/// leave have texts of up to `longest` cells.
+fn widths(sheet: &Sheet, width: u16, longest: u16) -> Vec<u16> {
     let columns = sheet.kind.columns();
     let mut is_in: Vec<bool> = vec![true; columns.len()];
-    let need = |is_in: &[bool]| -> u16 {
+    let need = |is_in: &[bool], shared: u16| -> u16 {
         let columns = columns.iter().zip(is_in).filter(|(_, is_in)| **is_in);
-        columns
-            .map(|(column, _)| {
-                column.width.max(if column.width == 0 {
-                    SHARED_WIDTH_MIN
-                } else {
-                    0
-                }) + 1
-            })
-            .sum()
+        let widths = columns.map(|(column, _)| match column.width {
+            0 => shared,
+            fixed => fixed,
+        });
+        widths.map(|width| width + 1).sum()
     };
-    while need(&is_in) > width {
-        let last = (0..columns.len())
-            .filter(|number| is_in[*number])
-            .max_by_key(|number| columns[*number].rank);
-        match last {
-            Some(number) if columns[number].rank > 0 => is_in[number] = false,
-            _ => break,
+    let wanted = longest.clamp(SHARED_WIDTH_MIN, SHARED_WIDTH_MAX);
+    // For whole texts only columns that are less important go.
+    for (shared, rank_least) in [(wanted, 2), (SHARED_WIDTH_MIN, 1)] {
+        while need(&is_in, shared) > width {
+            let last = (0..columns.len())
+                .filter(|number| is_in[*number])
+                .max_by_key(|number| columns[*number].rank);
+            match last {
+                Some(number) if columns[number].rank >= rank_least => is_in[number] = false,
+                _ => break,
+            }
         }
     }
     let shared = columns
@@ -176,13 +183,75 @@ fn widths(sheet: &Sheet, width: u16) -> Vec<u16> {
     widths.collect()
 }
 
+/// Moves the rows so that the selection is among `height` of them; without marks they begin with the first.
+fn scroll(sheet: &mut Sheet, height: usize, marks: bool) {
+    let last = sheet.len().saturating_sub(height);
+    sheet.offset = if marks && height > 0 {
+        let offset = sheet.offset.min(sheet.selected);
+        offset
+            .max((sheet.selected + 1).saturating_sub(height))
+            .min(last)
+    } else {
+        0
+    };
+}
+
+/// Cells of the longest text of the visible rows in a column that shares what the others leave.
+fn longest_shared(sheet: &Sheet, session: &Session, height: usize) -> u16 {
+    let columns = sheet.kind.columns();
+    let rows = (0..height).map_while(|row| sheet.cells(session, sheet.offset + row));
+    let lengths = rows.flat_map(|cells| {
+        let shared = columns
+            .iter()
+            .zip(cells)
+            .filter(|(column, _)| column.width == 0);
+        shared
+            .map(|(_, value)| value.shown().width())
+            .collect::<Vec<_>>()
+    });
+    u16::try_from(lengths.max().unwrap_or(0)).unwrap_or(u16::MAX)
+}
+
+/// The texts of the selected row, if one of those that are shown is cut; else nothing.
+fn selected_in_full(sheet: &Sheet, session: &Session, widths: &[u16]) -> String {
+    let cells = sheet.cells(session, sheet.selected).unwrap_or_default();
+    let all = sheet.kind.columns().iter().zip(widths).zip(&cells);
+    let mut is_cut = false;
+    let mut texts = Vec::new();
+    for ((column, width), value) in all.filter(|((column, _), _)| !column.is_number) {
+        let text = value.shown();
+        is_cut |= *width > 0 && text.width() > usize::from(*width);
+        if !text.is_empty() {
+            texts.push(format!("{}: {text}", column.name));
+        }
+    }
+    if is_cut {
+        texts.join("  ")
+    } else {
+        String::new()
+    }
+}
+
 /// The heading and the rows around the selection.
 fn rows(buffer: &mut Buffer, area: Rect, sheet: &mut Sheet, session: &Session, marks: bool) {
     if area.height == 0 {
         return;
     }
-    let widths = widths(sheet, area.width);
     let columns = sheet.kind.columns();
+    let mut height = usize::from(area.height - 1);
+    scroll(sheet, height, marks);
+    let longest = longest_shared(sheet, session, height);
+    let widths = widths(sheet, area.width, longest);
+    if marks {
+        let full = selected_in_full(sheet, session, &widths);
+        let lines = wrapped(&full, area.width);
+        let lines = &lines[..lines.len().min(FULL_LINES_MAX).min(height / 3)];
+        height -= lines.len();
+        for (line, y) in lines.iter().zip(height as u16 + 1..) {
+            put(buffer, area, (0, y), line, SOFT);
+        }
+        scroll(sheet, height, marks);
+    }
     let mut x = 0;
     for (number, (column, width)) in columns.iter().zip(&widths).enumerate() {
         if *width == 0 {
@@ -203,20 +272,6 @@ fn rows(buffer: &mut Buffer, area: Rect, sheet: &mut Sheet, session: &Session, m
             HEAD,
         );
         x += width + 1;
-    }
-    let height = usize::from(area.height - 1);
-    if height == 0 {
-        return;
-    }
-    if marks {
-        let last = sheet.len().saturating_sub(height);
-        sheet.offset = sheet
-            .offset
-            .min(sheet.selected)
-            .max((sheet.selected + 1).saturating_sub(height))
-            .min(last);
-    } else {
-        sheet.offset = 0;
     }
     for row in 0..height {
         let place = sheet.offset + row;

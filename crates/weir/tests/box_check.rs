@@ -1,0 +1,134 @@
+//! `weir run --check` and `--print` of its short forms, without interfaces.
+
+mod common;
+
+use common::{Folder, stdout, weir};
+use std::process::Output;
+
+fn run(arguments: &[&str]) -> Output {
+    weir([]).args(arguments).output().unwrap()
+}
+
+fn check(name: &str, text: &str) -> Output {
+    let folder = Folder::new(name);
+    let file = folder.write("box.toml", text.as_bytes());
+    run(&["run", &file, "--check"])
+}
+
+fn stderr(run: &Output) -> String {
+    String::from_utf8(run.stderr.clone()).unwrap()
+}
+
+const LINKS: &str = "outside = 'missing1'\n[kernel]\nroutes = true\n\
+                     [[link]]\nname = 'missing0'\n[[link]]\nname = 'missing1'\n";
+
+#[test]
+fn all_that_is_wrong_is_said_missing_interfaces_last() {
+    let text = format!("{LINKS}[[stage]]\nkind = 'nat'\nblock = 3\n");
+    let run = check("box-check-all", &text);
+    assert_eq!(run.status.code(), Some(2), "{run:?}");
+    let said = stderr(&run);
+    let lines: Vec<&str> = said.lines().collect();
+    assert_eq!(lines.len(), 3, "{said}");
+    assert!(lines[0].contains("box.toml:8:"), "{said}");
+    for (line, name) in lines[1..].iter().zip(["missing0", "missing1"]) {
+        let missing = format!("weir: there is no interface `{name}`");
+        assert!(line.starts_with(&missing), "{said}");
+    }
+    // A host filter, and next hops of links whose addresses are stated.
+    let text = "outside = 'missing1'\n[kernel]\nhost = 'udp prot 53'\n\
+                [[link]]\nname = 'missing0'\naddresses = ['10.0.0.1/24']\n\
+                [[link]]\nname = 'missing1'\naddresses = ['192.0.2.1/24']\n\
+                [[route]]\nto = '0.0.0.0/0'\nvia = '198.51.100.1'\n[[stage]]\nkind = 'nat'\n";
+    let said = stderr(&check("box-check-host", text));
+    for wrong in ["prot", "198.51.100.1", "`missing0`", "`missing1`"] {
+        assert!(said.contains(wrong), "{wrong}: {said}");
+    }
+}
+
+/// Its addresses would be the pool, of which forwards are.
+#[test]
+fn a_configuration_whose_interfaces_alone_are_missing_is_not_refused() {
+    let forward = "[[stage]]\nkind = 'nat'\n[[stage.forward]]\nprotocol = 'tcp'\n\
+                   from = '203.0.113.5:80'\nto = '10.0.0.2:80'\n";
+    let run = check("box-check-missing", &format!("{LINKS}{forward}"));
+    assert_eq!(run.status.code(), Some(1), "{run:?}");
+    let said = stderr(&run);
+    assert_eq!(said.lines().count(), 2, "{said}");
+}
+
+#[test]
+fn short_forms_print_what_run_accepts_and_nothing_else() {
+    let folder = Folder::new("box-print");
+    for good in [
+        &["nat", "missing0", "missing1"][..],
+        &[
+            "nat",
+            "missing0",
+            "missing1",
+            "--forward",
+            "tcp:203.0.113.5:80=10.0.0.2:80",
+        ],
+        &[
+            "balance",
+            "missing1",
+            "missing0",
+            "--service",
+            "192.0.2.1:80",
+            "--to",
+            "10.0.0.2",
+        ],
+        &["ipsec", "missing1", "missing0", "--sa", "sa.toml"],
+    ] {
+        let printed = run(&[good, &["--print"]].concat());
+        assert!(printed.status.success(), "{printed:?}");
+        let file = folder.write("box.toml", stdout(&printed).as_bytes());
+        let checked = run(&["run", &file, "--check"]);
+        let said = stderr(&checked);
+        let is_known = |line: &str| line.contains("no interface") || line.contains("sa.toml");
+        assert!(said.lines().all(is_known), "{said}");
+    }
+    for (wrong, why) in [
+        (&["nat", "missing0", "missing0"][..], "missing0"),
+        (&["nat", "missing0", "missing1", "--block", "3"], "block"),
+        (
+            &[
+                "nat",
+                "missing0",
+                "missing1",
+                "--pool",
+                "192.0.2.1",
+                "--forward",
+                "tcp:203.0.113.5:80=10.0.0.2:80",
+            ],
+            "not in the pool",
+        ),
+        (
+            &[
+                "balance",
+                "missing1",
+                "missing0",
+                "--service",
+                "192.0.2.1:80",
+                "--to",
+                "10.0.0.2",
+                "--to",
+                "10.0.0.2",
+            ],
+            "10.0.0.2:80",
+        ),
+        (
+            &["shape", "missing0", "missing0", "--rate", "10M"],
+            "missing0",
+        ),
+        (
+            &["ipsec", "missing0", "missing0", "--sa", "sa.toml"],
+            "missing0",
+        ),
+    ] {
+        let refused = run(&[wrong, &["--print"]].concat());
+        assert_eq!(refused.status.code(), Some(2), "{refused:?}");
+        assert_eq!(stdout(&refused), "", "{refused:?}");
+        assert!(stderr(&refused).contains(why), "{why}: {refused:?}");
+    }
+}
