@@ -179,6 +179,17 @@ fn came(sent: Result<Sent, weir_lab::load::GeneratorError>) -> u64 {
     sent.frames - sent.dropped
 }
 
+/// Frames down are all there, and most are their subscribers': the first ones of a flow that gets an entry may
+/// be dropped meanwhile, and then count without a subscriber.
+#[track_caller]
+fn assert_all_but_held_back(known: [[u64; 2]; 2], down: [u64; 2], more: u64) {
+    let known = known.map(|one| one[1]);
+    assert_eq!(known[0] + known[1] + more, down[0] + down[1], "{known:?}");
+    for (known, down) in known.iter().zip(&down) {
+        assert!(known <= down && known * 2 >= *down, "{known} of {down}");
+    }
+}
+
 /// Time for frames on their way.
 fn settle() {
     std::thread::sleep(Duration::from_millis(500));
@@ -220,7 +231,9 @@ fn a_translator_counts_each_frame_for_the_subscriber_behind_it() {
             meter[0].as_u64() >= Some(up) && meter[1].as_u64() >= Some(down),
             "{stats}"
         );
-        assert_eq!(chain.recorded(), ([alice, bob], [0, refused]), "{stats}");
+        let (known, others) = chain.recorded();
+        assert_eq!([known[0][0], known[1][0], others[0]], [alice[0], bob[0], 0]);
+        assert_all_but_held_back(known, [alice[1], bob[1]], others[1] - refused);
         chain.assert_proven();
     }
 }
@@ -254,7 +267,9 @@ fn a_killed_translator_leaves_no_frame_uncounted() {
             // The next process counts apart, and takes over what is left here.
             let config = chain.files.config();
             let text = fs::read_to_string(&config).unwrap();
-            fs::write(&config, text.replace("capacity = 256", "capacity = 512")).unwrap();
+            let text = text.replace("capacity = 256", "capacity = 512");
+            // Its cells are longer than those of before.
+            fs::write(&config, text + "[measures]\nflows = true\n").unwrap();
         }
         if round == 1 {
             // Frames come while a process starts, too.
@@ -276,7 +291,8 @@ fn a_killed_translator_leaves_no_frame_uncounted() {
     chain.assert_proven();
 }
 
-/// Frames that were on their way when a process hung are dropped after the hang, and count.
+/// Frames that were on their way when a process hung go on after the hang; they and those that are dropped
+/// meanwhile count.
 #[test]
 fn a_hung_translator_leaves_no_frame_uncounted() {
     let Some(chain) = Chain::new("metering-nat-hangs", NAT, "") else {
@@ -339,7 +355,8 @@ fn frames_lost_before_the_translator_count_when_it_is_quiet() {
     let ended = running.stop();
     assert_eq!(ended.code, Some(0), "{ended:?}");
     let ([alice, _], others) = chain.recorded();
-    assert_eq!([alice[1], others[1]], [down, lost]);
+    assert_eq!(alice[1] + others[1], down + lost);
+    assert!(others[1] >= lost && alice[1] > 0, "{alice:?}, {others:?}");
     assert!(
         chain.files.lost() > 1000,
         "{} of {lost}",
@@ -420,8 +437,8 @@ fn a_mapping_that_another_subscriber_gets_has_one_owner_at_a_time() {
     settle();
     let ended = running.stop();
     assert_eq!(ended.code, Some(0), "{ended:?}");
-    let ([alice, bob], others) = chain.recorded();
-    assert_eq!([alice[1], bob[1], others[1]], [of_alice, of_bob, of_none]);
+    let (known, others) = chain.recorded();
+    assert_all_but_held_back(known, [of_alice, of_bob], others[1] - of_none);
     chain.assert_proven();
 }
 

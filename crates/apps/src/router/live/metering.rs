@@ -5,9 +5,9 @@ use std::cell::Cell;
 use weir_link::bpf::TestRunError;
 use weir_link::xdp::{HandedFrames, ProcessCounter};
 
-/// Time without a frame of the outside after which those that came and were not counted are lost. A
-/// program notes a frame within microseconds before it is in a ring, where the next batch takes it.
-const QUIET_NS: u64 = 50_000_000;
+/// Time without a frame of the outside after which those that came and were not counted are lost: far
+/// longer than a processor can stand still between noting a frame and putting it into a ring.
+const QUIET_NS: u64 = 1_000_000_000;
 
 /// Counts the frames of the outside link.
 pub(super) struct OutsideMeter {
@@ -51,8 +51,9 @@ impl OutsideMeter {
         }
         match self.quiet {
             Some((since, before)) if before == frames => {
-                if now_ns >= since + QUIET_NS {
-                    let _ = self.counter.settle(frames);
+                if now_ns >= since + QUIET_NS && self.counter.settle(frames).is_err() {
+                    self.refused.set(self.refused.get() + 1);
+                    self.quiet = None;
                 }
             }
             _ => self.quiet = Some((now_ns, frames)),

@@ -76,7 +76,7 @@ pub(in crate::xdp) fn socket_key(link: u32, queue: u32) -> u32 {
 
 /// Generates the XDP program of link number `link`, with these maps: shared page, XSKMAP, joined
 /// links. With the maps of `flow_cache`, and whether the link's checksums may be partial; and with
-/// the filter of the host's frames. `meter` counts each frame first.
+/// the filter of the host's frames. `meter` counts each frame first, or when its way is decided.
 pub(in crate::xdp) fn xdp(
     link: u32,
     maps: [&Map; 3],

@@ -5,7 +5,7 @@ use super::error::MeterError;
 use super::layout::at;
 use super::program::{count_program, settle_program};
 use super::stage::{MeterStage, When};
-use crate::bpf::{Load, MapMemory, Program, ProgramType, TestRun, TestRunError};
+use crate::bpf::{Load, LoadError, MapMemory, Program, ProgramType, TestRun, TestRunError};
 use std::os::fd::BorrowedFd;
 use weir_filter::backend::ebpf::Insn;
 use weir_meter::Direction;
@@ -71,9 +71,28 @@ impl Meter {
         if frames.are_counted() {
             return Ok(());
         }
-        let counter = ProcessCounter::new(&self.translated_stage(direction))?;
-        Ok(counter.settle(frames)?)
+        // The program that counts might not fit an earlier configuration's cells.
+        let stage = self.translated_stage(direction);
+        let settle = loaded(&stage, &settle_program(&stage.spec)?)?;
+        Ok(run_settle(&settle, frames)?)
     }
+}
+
+fn loaded(stage: &MeterStage, insns: &[Insn]) -> Result<Program, LoadError> {
+    let maps: Vec<BorrowedFd<'_>> = stage.maps().collect();
+    let load = Load {
+        name: "weir_meter_proc",
+        program_type: ProgramType::Xdp,
+        maps: &maps,
+        ..Load::new(ProgramType::Xdp)
+    };
+    Program::load(insns, &load)
+}
+
+fn run_settle(settle: &Program, until: HandedFrames) -> Result<(), TestRunError> {
+    let [packets, bytes] = until.handed.map(u64::to_ne_bytes);
+    let up_to = [packets, bytes].concat();
+    settle.test_run(&TestRun::new(&up_to), &mut []).map(drop)
 }
 
 impl ProcessCounter {
@@ -82,19 +101,9 @@ impl ProcessCounter {
     /// # Errors
     /// See [`MeterError`].
     pub fn new(stage: &MeterStage) -> Result<ProcessCounter, MeterError> {
-        let load = |insns: Vec<Insn>| {
-            let maps: Vec<BorrowedFd<'_>> = stage.maps().collect();
-            let load = Load {
-                name: "weir_meter_proc",
-                program_type: ProgramType::Xdp,
-                maps: &maps,
-                ..Load::new(ProgramType::Xdp)
-            };
-            Program::load(&insns, &load)
-        };
         Ok(ProcessCounter {
-            count: load(count_program(&stage.spec)?)?,
-            settle: load(settle_program(&stage.spec)?)?,
+            count: loaded(stage, &count_program(&stage.spec)?)?,
+            settle: loaded(stage, &settle_program(&stage.spec)?)?,
             control: stage.maps.control.map_memory(false)?,
         })
     }
@@ -129,10 +138,6 @@ impl ProcessCounter {
     /// # Errors
     /// If the kernel refuses.
     pub fn settle(&self, until: HandedFrames) -> Result<(), TestRunError> {
-        let [packets, bytes] = until.handed.map(u64::to_ne_bytes);
-        let up_to = [packets, bytes].concat();
-        self.settle
-            .test_run(&TestRun::new(&up_to), &mut [])
-            .map(drop)
+        run_settle(&self.settle, until)
     }
 }

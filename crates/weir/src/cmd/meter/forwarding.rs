@@ -8,7 +8,7 @@
 //! ```
 //!
 //! The programs count before the gate, so the counts do not depend on the forwarding thread, nor on
-//! this process. What the two threads share is a number: frames that were lost here.
+//! this process; but where stages translate, this process says for whom a frame counts that came to it. What the two threads share is a number: frames that were lost here.
 
 use super::counter::Counter;
 use super::interfaces::Side;

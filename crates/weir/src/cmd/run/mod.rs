@@ -385,7 +385,8 @@ fn live(
     let rereader = sa_file.map(Rereader::watch).transpose()?;
     let mut metering = life.during(|| metering.start(metered, metrics.as_ref()))?;
     let counter = match &metering {
-        Some(metering) => metering.process_counter()?,
+        // Verifying its programs may take long.
+        Some(metering) => life.during(|| metering.process_counter())?,
         None => None,
     };
     let meters = metering

@@ -1,4 +1,5 @@
-//! The stage: generated code that counts a frame, at the beginning of a program at XDP or tc.
+//! The stage: generated code that counts a frame, at the beginning of a program at XDP or tc, or as its
+//! function where the frame's way is decided.
 //!
 //! ```text
 //!  bank ─► fields of the frame ─► row: key's, else unknown address's, else overflow
