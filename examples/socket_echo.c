@@ -2,7 +2,7 @@
  * An echo server on a host of weir's own: TCP and UDP, one thread, epoll.
  *
  * Usage: socket_echo LINK ADDRESSES PORT
- *   such as: socket_echo tap0 "192.0.2.5/24 2001:db8::5/64" 7
+ *   such as: socket_echo tap0 "192.0.2.5/24 2001:db8::5/64" 7007
  *
  * See include/weir_socket.h for how to build it.
  */

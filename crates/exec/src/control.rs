@@ -562,10 +562,10 @@ unsafe fn messages<'a>(
         let (level, kind) = (head.cmsg_level, head.cmsg_type);
         let len = head.cmsg_len as usize;
         let value = rest.get(HEAD..len).ok_or(libc::EINVAL);
-        rest = rest.get(aligned(len.max(HEAD))..).unwrap_or_default();
-        if value.is_err() {
-            rest = &[];
-        }
+        rest = match value {
+            Ok(_) => rest.get(aligned(len)..).unwrap_or_default(),
+            Err(_) => &[],
+        };
         Some((level, kind, value))
     })
 }

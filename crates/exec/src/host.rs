@@ -238,6 +238,8 @@ pub(crate) fn host() -> Result<Found, c_int> {
         Host::Runs(net) => return Ok(Found::Own(net.clone())),
         Host::Other if guest::has_owner() => return Ok(Found::Other),
         Host::Failed => return Err(libc::ENETDOWN),
+        // A child of a process that has asked for its host by name.
+        Host::Not | Host::Other if is_by_name() => return Err(libc::ENETDOWN),
         Host::Not | Host::Other => {}
     }
     let settings = settings().ok_or(libc::ENETDOWN)?;

@@ -124,7 +124,7 @@ impl<'a> Wait<'a> {
                 let fd = unsafe { BorrowedFd::borrow_raw(fd.as_raw_fd()) };
                 let mut fds = vec![PollFd::from_borrowed_fd(fd, flags)];
                 let driven = drive(&net, &mut fds, deadline, self.interrupts, None);
-                driven.map(|()| fds[0].revents() == PollFlags::ERR)
+                driven.map(|()| fds[0].revents().contains(PollFlags::ERR))
             })?;
             match polled {
                 // The attempt finds out whether it is ready.

@@ -79,6 +79,9 @@ int main(int count, char **arguments) {
     pid_t child = fork();
     if (child == 0) {
         CHECK(weir_write(server, "child", 5) == 5);
+        // It has its parent's sockets, and opens no others.
+        int other = weir_socket(AF_INET, SOCK_DGRAM, 0);
+        CHECK(weir_bind(other, ADDRESS(own)) == -1 && errno == ENETDOWN);
         _exit(wrong);
     }
     int status = 1;

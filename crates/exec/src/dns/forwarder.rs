@@ -22,9 +22,11 @@ use weir_socket::Net;
 
 /// The transport port of servers (RFC 1035 §4.2).
 const PORT: u16 = 53;
+/// Bytes of a message's header (RFC 1035 §4.1.1).
+const HEADER: usize = 12;
 /// Longest datagram that is passed on, in bytes: more than any resolver announces (RFC 6891 §6.2.5).
 const MESSAGE_MAX: usize = 8192;
-/// Limit on queries that wait for an answer; the resolver repeats those that find no place.
+/// Limit on queries that wait for an answer; one more takes the place of the oldest.
 const QUERIES_MAX: usize = 64;
 /// Limit on connections.
 const CONNECTIONS_MAX: usize = 16;
@@ -121,26 +123,41 @@ fn run(net: &Net, locals: &[Local]) {
     let mut queries: Vec<Query> = Vec::new();
     let connections = Arc::new(AtomicUsize::new(0));
     let mut message = vec![0; MESSAGE_MAX];
-    while !net.is_gone() {
-        await_any(locals, &queries);
+    let mut accepts = true;
+    // Also when the host is gone: the ports must not become another user's.
+    loop {
+        await_any(locals, &queries, accepts);
+        accepts = true;
         for (server, local) in locals.iter().enumerate() {
-            while queries.len() < QUERIES_MAX
-                && let Ok((len, client)) = local.datagrams.recv_from(&mut message)
-            {
+            for _ in 0..QUERIES_MAX {
+                let Ok((len, client)) = local.datagrams.recv_from(&mut message) else {
+                    break;
+                };
+                if queries.len() == QUERIES_MAX {
+                    queries.remove(0);
+                }
                 let query = ask(net, server, client, &message[..len]);
                 match query {
                     Ok(query) => queries.push(query),
                     Err(_) => refuse(local, client, &message[..len]),
                 }
             }
-            while let Ok((stream, _)) = local.listener.accept() {
-                serve(net, server, hidden(stream), &connections);
+            for _ in 0..CONNECTIONS_MAX {
+                match local.listener.accept() {
+                    Ok((stream, _)) => serve(net, server, hidden(stream), &connections),
+                    Err(error) => {
+                        // Without a descriptor the connection stays, and would be seen again at once.
+                        accepts &= error.kind() == io::ErrorKind::WouldBlock;
+                        break;
+                    }
+                }
             }
         }
         let now = Instant::now();
         queries.retain(|query| {
             let local = &locals[query.server];
             match query.udp.recv(&mut message) {
+                Ok(len) if !is_answer(&message[..len], &query.head) => query.until > now,
                 Ok(len) => {
                     // A client that has gone needs no answer.
                     let _ = local.datagrams.send_to(&message[..len], query.client);
@@ -156,14 +173,20 @@ fn run(net: &Net, locals: &[Local]) {
     }
 }
 
-/// Waits for queries, as far as there is room for them, and for answers.
-fn await_any(locals: &[Local], queries: &[Query]) {
+/// Whether a datagram can be the answer to a query (RFC 1035 §4.1.1): it is a response of this number.
+/// The resolver compares the rest.
+fn is_answer(datagram: &[u8], query: &[u8]) -> bool {
+    datagram.len() >= HEADER && datagram[..2] == query[..2] && datagram[2] & 0x80 != 0
+}
+
+/// Waits for queries, connections and answers.
+fn await_any(locals: &[Local], queries: &[Query], accepts: bool) {
     let mut fds: Vec<PollFd<'_>> = Vec::with_capacity(2 * locals.len() + queries.len());
     for local in locals {
-        fds.push(PollFd::new(&local.listener, PollFlags::IN));
-        if queries.len() < QUERIES_MAX {
-            fds.push(PollFd::new(&local.datagrams, PollFlags::IN));
+        if accepts {
+            fds.push(PollFd::new(&local.listener, PollFlags::IN));
         }
+        fds.push(PollFd::new(&local.datagrams, PollFlags::IN));
     }
     let ready = queries.iter().filter_map(|query| query.udp.ready_fd().ok());
     fds.extend(ready.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)));
@@ -180,6 +203,9 @@ fn address(net: &Net, server: usize) -> io::Result<SocketAddr> {
 
 /// Sends a query on to a server.
 fn ask(net: &Net, server: usize, client: SocketAddr, query: &[u8]) -> io::Result<Query> {
+    if query.len() < HEADER {
+        return Err(io::ErrorKind::InvalidData.into());
+    }
     let to = address(net, server)?;
     let any: IpAddr = match to {
         SocketAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
@@ -208,7 +234,6 @@ fn refuse(local: &Local, client: SocketAddr, query: &[u8]) {
 /// The answer SERVFAIL to a query (RFC 1035 §4.1.1): the header and the question, without other records.
 /// `None` if the query is not one.
 fn failure(query: &[u8]) -> Option<Vec<u8>> {
-    const HEADER: usize = 12;
     const SERVFAIL: u8 = 2;
     let (head, rest) = query.split_first_chunk::<HEADER>()?;
     let mut end = 0;
@@ -263,12 +288,23 @@ fn pass(net: &Net, server: usize, mut client: TcpStream) -> io::Result<()> {
     }
 }
 
-/// The next message, with its length.
+/// The next message, with its length. Its sender may not take longer for all than for the first byte.
 fn message(from: &mut impl Read) -> io::Result<Vec<u8>> {
-    let mut len = [0; 2];
-    from.read_exact(&mut len)?;
-    let mut message = len.to_vec();
-    message.resize(2 + usize::from(u16::from_be_bytes(len)), 0);
-    from.read_exact(&mut message[2..])?;
+    let until = Instant::now() + ANSWER_TIMEOUT;
+    let mut message = vec![0; 2];
+    let mut have = 0;
+    while have < message.len() {
+        match from.read(&mut message[have..])? {
+            0 => return Err(io::ErrorKind::UnexpectedEof.into()),
+            count => have += count,
+        }
+        if have == 2 && message.len() == 2 {
+            let len = u16::from_be_bytes([message[0], message[1]]);
+            message.resize(2 + usize::from(len), 0);
+        }
+        if Instant::now() > until {
+            return Err(io::ErrorKind::TimedOut.into());
+        }
+    }
     Ok(message)
 }

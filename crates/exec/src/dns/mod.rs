@@ -44,6 +44,9 @@ pub(crate) struct State {
 
 /// The state has been initialised (`RES_INIT`).
 const INITIALISED: c_ulong = 1;
+/// The servers' word that an answer is authentic is passed on (`RES_TRUSTAD`): said of those of
+/// resolv.conf, not of these.
+const TRUSTS: c_ulong = 0x0400_0000;
 
 unsafe extern "C" {
     /// The thread's state.
@@ -69,17 +72,33 @@ pub(crate) fn servers(net: &Net) -> Vec<IpAddr> {
     servers
 }
 
-/// The forwarders' ports; `None` if names are looked up by the kernel's sockets.
+/// Where no other user's process can listen, and none of weir's does: look-ups fail at once.
+const NOWHERE: Ports = [1, 0, 0];
+
+/// The forwarders' ports; `None` if names are looked up by the kernel's sockets. If there should be
+/// forwarders and are none, look-ups fail: they must not go to other servers.
 fn ports() -> Option<Ports> {
     let settings = host::settings()?;
     if !settings.has_name_servers() {
         return None;
     }
-    let ports = match host::host().ok()? {
-        Found::Own(net) => forwarder::ports(&net).ok()?,
-        Found::Other => guest::forwarders().ok()?,
+    let ports = match host::host() {
+        Ok(Found::Own(net)) => forwarder::ports(&net),
+        Ok(Found::Other) => guest::forwarders(),
+        // A message has said why.
+        Err(_) => return Some(NOWHERE),
     };
-    (ports[0] != 0).then_some(ports)
+    match ports {
+        Ok(ports) => (ports[0] != 0).then_some(ports),
+        Err(number) => {
+            static SAID: Once = Once::new();
+            SAID.call_once(|| {
+                let error = std::io::Error::from_raw_os_error(number);
+                host::say(&format!("names cannot be looked up: {error}"));
+            });
+            Some(NOWHERE)
+        }
+    }
 }
 
 /// Has the C library look up hosts in the file and by servers alone: other sources, and the daemon that
@@ -141,6 +160,7 @@ const LOOPBACK: u32 = 0x7f00_0001;
 fn give(state: &mut State, ports: Ports) {
     let used = ports.iter().filter(|port| **port != 0);
     state.count = used.count() as c_int;
+    state.options &= !TRUSTS;
     for (server, port) in state.servers.iter_mut().zip(ports) {
         server.sin_family = if port == 0 { 0 } else { libc::AF_INET as u16 };
         server.sin_port = port.to_be();

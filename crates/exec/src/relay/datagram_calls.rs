@@ -197,6 +197,9 @@ unsafe fn describe(
 /// # Safety
 /// `message` is valid.
 unsafe fn receive_error(fd: c_int, message: &mut msghdr, flags: c_int) -> Result<usize, c_int> {
+    // What is wrong with the message costs no error.
+    // SAFETY: a valid message has valid buffers.
+    drop(unsafe { rooms(message.msg_iov, message.msg_iovlen) }?);
     let inside = signals::enter();
     let error = guest::icmp_error(fd)?;
     if matches!(peek(fd), Some((Header::Error(_), _))) {

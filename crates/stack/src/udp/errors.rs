@@ -13,6 +13,15 @@ use std::net::{IpAddr, SocketAddr};
 
 /// Limit on the queued ICMP errors of one socket; further ones are not queued.
 pub const ICMP_ERRORS_MAX: usize = 64;
+/// Limit on the bytes of a datagram that are kept of its ICMP error: those of the longest (RFC 4443
+/// §2.4 (c)).
+const QUOTE_MAX: usize = 1280;
+
+/// The payload that an error quotes, behind UDP's header.
+fn quoted(transport: &[u8]) -> &[u8] {
+    let payload = transport.get(8..).unwrap_or_default();
+    &payload[..payload.len().min(QUOTE_MAX)]
+}
 
 /// Type and code of an ICMP error.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -99,7 +108,7 @@ impl Sockets {
                         traffic_class: report.traffic_class,
                         at_ns: now_ns,
                     },
-                    bytes: report.transport.get(8..).unwrap_or_default().to_vec(),
+                    bytes: quoted(report.transport).to_vec(),
                 });
             }
         } else if socket.remote.is_none() || !cause.is_hard() {
