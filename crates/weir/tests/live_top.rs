@@ -248,7 +248,7 @@ impl Tmux {
         };
         let (width, height) = (size.0.to_string(), size.1.to_string());
         // The shell stays, so that its screen is seen afterwards.
-        let line = format!("{command}; echo ended $?; stty -a | grep -o -e '-*icanon'; sleep 600");
+        let line = format!("{command}; echo ended $?; stty -a | grep -o -e '-*icanon'; read _");
         let run = tmux.run(&["new-session", "-d", "-x", &width, "-y", &height, &line]);
         assert!(run.status.success(), "{run:?}");
         Some(tmux)
