@@ -9,10 +9,15 @@ use crate::net::{Interface, InterfaceError};
 use crate::xdp::meter::MeterStage;
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
+use std::time::Duration;
 
 pub(super) const STATE: &str = "state";
 pub(super) const SOCKETS: &str = "sockets";
 pub(super) const PEERS: &str = "peers";
+
+/// How often, and with which pauses, a folder is tried that another process has locked.
+const LOCK_TRIES: usize = 5;
+const LOCK_PAUSE: Duration = Duration::from_millis(20);
 
 pub(super) fn xdp_pin(link: usize) -> String {
     format!("{XDP_PIN}{link}")
@@ -173,7 +178,7 @@ impl Gate {
             return Ok(false);
         };
         // Only its owner may remove a gate in use.
-        let Some(_lock) = pin_dir::lock(&folder)? else {
+        let Some(_lock) = lock_soon(&folder)? else {
             return Ok(false);
         };
         match links_of(&folder) {
@@ -196,6 +201,18 @@ impl Gate {
         }
         unpin(folder)
     }
+}
+
+/// Locks a folder; `None` if a process has it. One that only looks for remains, as another start of weir does,
+/// has it for a moment.
+fn lock_soon(folder: &PinFolder) -> Result<Option<OwnedFd>, GateError> {
+    for _ in 0..LOCK_TRIES {
+        if let Some(lock) = pin_dir::lock(folder)? {
+            return Ok(Some(lock));
+        }
+        std::thread::sleep(LOCK_PAUSE);
+    }
+    Ok(pin_dir::lock(folder)?)
 }
 
 fn numbers(interfaces: &[&Interface]) -> Vec<u32> {
