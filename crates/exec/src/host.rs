@@ -382,7 +382,7 @@ fn tell_losses(net: &Net, settings: &Settings) {
     let names = settings.plan.links.iter().map(LinkPlan::name);
     let names: Vec<String> = names.map(str::to_owned).collect();
     let mut events = net.events();
-    let thread = std::thread::Builder::new().name("weir-told".to_owned());
+    let thread = std::thread::Builder::new().name("weir-addresses".to_owned());
     let _ = thread.spawn(move || {
         while let Some((link, event)) = events.next_link() {
             let Event::Lost(prefix, RemovalReason::Duplicate(by)) = event else {

@@ -35,19 +35,9 @@ fn policy() -> String {
 
 pub(crate) fn ask(interface: &str) -> RequestKind {
     RequestKind::Open(OpenPort {
-        interface: interface.to_owned(),
-        filter: Source::expr("udp"),
         priority: 9,
         take: true,
-        send: false,
-        ring: Bytes(64 << 10),
-        ring_min: None,
-        snap_len: None,
-        timestamps: false,
-        tag: 0,
-        attach: Attach::Auto,
-        fanout: None,
-        namespace: None,
+        ..OpenPort::copies(interface, Source::expr("udp"), Bytes(64 << 10))
     })
 }
 

@@ -96,7 +96,7 @@ pub(super) fn wait_configured(
     while let Some((link, event)) = events.next_link_timeout(Duration::ZERO) {
         tell(link, &event);
     }
-    let thread = std::thread::Builder::new().name("weir-told".to_owned());
+    let thread = std::thread::Builder::new().name("weir-addresses".to_owned());
     let follows = thread.spawn(move || {
         while let Some((link, event)) = events.next_link() {
             tell(link, &event);
