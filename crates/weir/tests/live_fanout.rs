@@ -40,7 +40,7 @@ impl Brokered {
         self.net.weir_as_nobody(&[&listen[..], &more].concat())
     }
 
-    /// What each port got, once that is so many frames in all: the kernel may pass frames of a busy
+    /// What each port got, once that is this many frames in all: the kernel may pass frames of a busy
     /// machine on later.
     fn until_delivered(&self, frames: u64) -> Vec<u64> {
         let began = Instant::now();
