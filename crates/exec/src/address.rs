@@ -1,11 +1,20 @@
 //! Socket addresses between C and Rust.
 
 use libc::{c_int, sockaddr, sockaddr_in, sockaddr_in6, socklen_t};
-use std::net::{IpAddr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
 use std::ptr::copy_nonoverlapping;
 
 /// The family of an address that is too short for one.
 const NONE: c_int = -1;
+
+/// The unspecified address of a family, with port 0.
+pub(crate) fn unspecified(domain: c_int) -> SocketAddr {
+    if domain == libc::AF_INET {
+        (Ipv4Addr::UNSPECIFIED, 0).into()
+    } else {
+        (Ipv6Addr::UNSPECIFIED, 0).into()
+    }
+}
 
 /// The family of a socket address; -1 if the address is too short for a family.
 ///

@@ -560,7 +560,7 @@ pub(crate) fn owner_of_local(at: SocketAddr, kind: c_int) -> Result<Owner, c_int
     let Found::Own(net) = host()? else {
         return Ok(Owner::Other);
     };
-    let ours = ip.is_unspecified() || ip.is_multicast() || net.addresses().contains(&ip);
+    let ours = ip.is_unspecified() || ip.is_multicast() || net.is_own_address(ip);
     Ok(if ours {
         Owner::Weir(net)
     } else {

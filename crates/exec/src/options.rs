@@ -14,7 +14,8 @@ use std::sync::PoisonError;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 use weir_socket::TcpStream;
-use weir_stack::tcp::{KEEPALIVE_INTERVAL_NS, KEEPALIVE_PROBES_MAX, TcpOptions};
+use weir_stack::tcp::{KEEPALIVE_INTERVAL_S, KEEPALIVE_PROBES_MAX, TcpOptions};
+use weir_stack::udp::UDP_QUEUE_BYTES_MAX;
 
 /// The options that were set, with their values.
 #[derive(Clone, Default)]
@@ -93,8 +94,6 @@ const ADVICE: &[(c_int, c_int)] = &[
     (SOL_SOCKET, libc::SO_SNDLOWAT),
     (SOL_SOCKET, libc::SO_DONTROUTE),
     (TCP, libc::TCP_DEFER_ACCEPT),
-    (TCP, libc::TCP_KEEPINTVL),
-    (TCP, libc::TCP_KEEPCNT),
     (TCP, libc::TCP_SYNCNT),
     (TCP, libc::TCP_LINGER2),
     (TCP, libc::TCP_WINDOW_CLAMP),
@@ -154,6 +153,7 @@ fn change(
             _ => return Some(Err(libc::EINVAL)),
         },
         (IP, libc::IP_TOS) | (IPV6, libc::IPV6_TCLASS) => options.traffic_class = value as u8,
+        (TCP, libc::TCP_USER_TIMEOUT) if value < 0 => return Some(Err(libc::EINVAL)),
         (TCP, libc::TCP_USER_TIMEOUT) => {
             options.user_timeout_ms = u32::try_from(value).ok().and_then(NonZeroU32::new);
         }
@@ -201,15 +201,29 @@ fn apply(sock: &Sock, option: (c_int, c_int), value: &[u8]) -> Result<(), c_int>
             return Ok(());
         }
         (SOL_SOCKET, libc::SO_LINGER) => return linger(&endpoint, value),
+        // Before an address is bound alone.
+        (IPV6, libc::IPV6_V6ONLY) if sock.is_live() => return Err(libc::EINVAL),
         _ if is_membership(option) => return membership(&endpoint, option, value),
         (IP, libc::IP_MULTICAST_IF) | (IPV6, libc::IPV6_MULTICAST_IF) => return Ok(()),
         _ => {}
     }
     let number = int(value).ok_or(libc::EINVAL)?;
+    check_keep_alive(option, number)?;
     if ADVICE.contains(&option) {
         return Ok(());
     }
     match &endpoint {
+        Endpoint::Stream(_) | Endpoint::Listener(_)
+            if matches!(
+                option,
+                (IP, libc::IP_MULTICAST_LOOP) | (IPV6, libc::IPV6_MULTICAST_LOOP)
+            ) =>
+        {
+            Ok(())
+        }
+        Endpoint::Stream(_) | Endpoint::Listener(_) if option == (IP, libc::IP_MULTICAST_TTL) => {
+            Err(libc::EINVAL)
+        }
         // Streams have no ancillary data of IP.
         Endpoint::Stream(_) | Endpoint::Listener(_)
             if option.0 != SOL_SOCKET && is_request(option) || is_error_queue(option) =>
@@ -251,8 +265,13 @@ fn apply(sock: &Sock, option: (c_int, c_int), value: &[u8]) -> Result<(), c_int>
                 (IP, libc::IP_RECVERR) => options.icmp_errors = number != 0,
                 (IPV6, libc::IPV6_RECVERR) => options.icmpv6_errors = number != 0,
                 _ if is_request(option) => return Ok(()),
-                // The sizes of the stack's queues are fixed.
-                (SOL_SOCKET, libc::SO_RCVBUF | libc::SO_SNDBUF) => return Ok(()),
+                // As the kernel, which doubles the value for its own overhead.
+                (SOL_SOCKET, libc::SO_RCVBUF | libc::SO_RCVBUFFORCE) => {
+                    let bytes = (number.max(1152) as usize).saturating_mul(2);
+                    options.queue_bytes = bytes.min(UDP_QUEUE_BYTES_MAX);
+                }
+                // Datagrams leave at once.
+                (SOL_SOCKET, libc::SO_SNDBUF | libc::SO_SNDBUFFORCE) => return Ok(()),
                 // Without an effect on datagrams, as in Linux.
                 (SOL_SOCKET, libc::SO_KEEPALIVE | libc::SO_RCVLOWAT) => return Ok(()),
                 _ => return Err(libc::ENOPROTOOPT),
@@ -282,6 +301,8 @@ fn is_for_streams((level, name): (c_int, c_int)) -> bool {
             libc::TCP_NODELAY
                 | libc::TCP_CORK
                 | libc::TCP_KEEPIDLE
+                | libc::TCP_KEEPINTVL
+                | libc::TCP_KEEPCNT
                 | libc::TCP_QUICKACK
                 | libc::TCP_NOTSENT_LOWAT
                 | libc::TCP_MAXSEG
@@ -306,8 +327,7 @@ fn on_stream(
             let least = u32::try_from(number).ok().filter(|bytes| *bytes > 0);
             stream.set_notsent_lowat(least.map(|bytes| bytes as usize))
         }
-        (TCP, libc::TCP_KEEPIDLE) if !(1..=32_767).contains(&number) => return Err(libc::EINVAL),
-        (TCP, libc::TCP_KEEPIDLE) => {
+        (TCP, libc::TCP_KEEPIDLE | libc::TCP_KEEPINTVL | libc::TCP_KEEPCNT) => {
             sock.recorded(|all| all.set(option, &number.to_ne_bytes()));
             keep_alive(sock, stream, sock.is_on(SOL_SOCKET, libc::SO_KEEPALIVE))
         }
@@ -340,10 +360,30 @@ fn on_stream(
 /// Linux' default of `TCP_KEEPIDLE`, in seconds.
 const KEEP_IDLE_S: c_int = 7200;
 
+/// Limits of Linux (`MAX_TCP_KEEPIDLE` and so on).
+fn check_keep_alive(option: (c_int, c_int), number: c_int) -> Result<(), c_int> {
+    let most = match option {
+        (TCP, libc::TCP_KEEPIDLE | libc::TCP_KEEPINTVL) => 32_767,
+        (TCP, libc::TCP_KEEPCNT) => 127,
+        _ => return Ok(()),
+    };
+    if (1..=most).contains(&number) {
+        Ok(())
+    } else {
+        Err(libc::EINVAL)
+    }
+}
+
 fn keep_alive(sock: &Sock, stream: &TcpStream, on: bool) -> std::io::Result<()> {
-    let idle = sock.recorded(|all| all.int((TCP, libc::TCP_KEEPIDLE)));
-    let idle = Duration::from_secs(idle.unwrap_or(KEEP_IDLE_S).max(1) as u64);
-    stream.set_keepalive(on.then_some(idle))
+    let set = |name| sock.recorded(|all| all.int((TCP, name)));
+    let idle = set(libc::TCP_KEEPIDLE).unwrap_or(KEEP_IDLE_S).max(1);
+    let interval = set(libc::TCP_KEEPINTVL).and_then(|value| value.try_into().ok());
+    let probes = set(libc::TCP_KEEPCNT).and_then(|value| value.try_into().ok());
+    stream.set_keepalive_probes(
+        interval.unwrap_or(KEEPALIVE_INTERVAL_S),
+        probes.unwrap_or(KEEPALIVE_PROBES_MAX),
+    )?;
+    stream.set_keepalive(on.then_some(Duration::from_secs(idle as u64)))
 }
 
 fn time_ns(value: &[u8]) -> Result<u64, c_int> {
@@ -444,6 +484,8 @@ pub(crate) fn get(sock: &Sock, option: (c_int, c_int)) -> Result<Vec<u8>, c_int>
         _ => {
             let set = sock.recorded(|all| all.int(option));
             match (set, default_of(option)) {
+                // The value that stands for the default.
+                (Some(-1), Some(value)) if option.0 != SOL_SOCKET => value,
                 (Some(value), _) if is_a_switch(option) => (value != 0).into(),
                 (Some(value), _) => value,
                 (None, Some(value)) => value,
@@ -492,12 +534,12 @@ fn default_of((level, name): (c_int, c_int)) -> Option<c_int> {
         (SOL_SOCKET, libc::SO_RCVLOWAT | libc::SO_SNDLOWAT) => 1,
         (SOL_SOCKET, libc::SO_INCOMING_CPU) => -1,
         (TCP, libc::TCP_KEEPIDLE) => KEEP_IDLE_S,
-        (TCP, libc::TCP_KEEPINTVL) => (KEEPALIVE_INTERVAL_NS / 1_000_000_000) as c_int,
-        (TCP, libc::TCP_KEEPCNT) => KEEPALIVE_PROBES_MAX as c_int,
+        (TCP, libc::TCP_KEEPINTVL) => KEEPALIVE_INTERVAL_S.into(),
+        (TCP, libc::TCP_KEEPCNT) => KEEPALIVE_PROBES_MAX.into(),
         (TCP, libc::TCP_SYNCNT) => 6,
         (TCP, libc::TCP_USER_TIMEOUT | libc::TCP_DEFER_ACCEPT | libc::TCP_FASTOPEN) => 0,
         (TCP, libc::TCP_NODELAY | libc::TCP_CORK | libc::TCP_WINDOW_CLAMP) => 0,
-        (TCP, libc::TCP_NOTSENT_LOWAT) => -1,
+        (TCP, libc::TCP_NOTSENT_LOWAT) => 0,
         (IP, libc::IP_TTL) | (IPV6, libc::IPV6_UNICAST_HOPS) => 64,
         (IP, libc::IP_MULTICAST_TTL) | (IPV6, libc::IPV6_MULTICAST_HOPS) => 1,
         (IP, libc::IP_MULTICAST_LOOP) | (IPV6, libc::IPV6_MULTICAST_LOOP) => 1,

@@ -44,6 +44,8 @@ pub(crate) struct Reserved {
     place: Place,
     at: SocketAddr,
     sharing: Sharing,
+    /// Whether the system has chosen the port for a call that is not `bind(2)`.
+    is_chosen: bool,
 }
 
 /// Where an address was taken, and by which number.
@@ -127,6 +129,7 @@ impl Reserved {
             place: Place::Here(id),
             at,
             sharing,
+            is_chosen: false,
         })
     }
 
@@ -136,6 +139,7 @@ impl Reserved {
             place: Place::Owner(number),
             at,
             sharing,
+            is_chosen: false,
         }
     }
 
@@ -150,6 +154,18 @@ impl Reserved {
     /// Leaves the address taken: another socket has it now.
     pub(crate) fn forget(mut self) {
         self.place = Place::Gone;
+    }
+
+    /// The address of a socket that listens without `bind(2)`, which it has only as long as it listens.
+    pub(crate) fn chosen(self) -> Reserved {
+        let mut chosen = self;
+        chosen.is_chosen = true;
+        chosen
+    }
+
+    /// Whether the address lasts only as long as the socket listens.
+    pub(crate) fn is_chosen(&self) -> bool {
+        self.is_chosen
     }
 
     /// The address, with its port.
@@ -185,6 +201,15 @@ impl Reserved {
             entry.listens = true;
         }
         Ok(())
+    }
+
+    /// Records that the socket listens no more.
+    pub(crate) fn stop_listening(&self) {
+        if let Place::Here(id) = self.place
+            && let Some(entry) = lock().entries.iter_mut().find(|entry| entry.id == id)
+        {
+            entry.listens = false;
+        }
     }
 }
 

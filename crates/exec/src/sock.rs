@@ -6,6 +6,7 @@
 //!    ├─► the kernel's: the socket leaves the table, and the kernel does the call
 //!    └─► weir's: Stream, Listener or Udp; the descriptor's numbers are given to a descriptor
 //!        with the readiness of the socket, and the options are set again
+//!          ├─► a connect has failed, or a listener was shut down: Open again
 //!          └─► another process uses it: Relay; the numbers are given to one end of a pair
 //! ```
 
@@ -15,9 +16,9 @@ use crate::{real, signals, table};
 use libc::{c_int, epoll_event};
 use std::io;
 use std::net::{Shutdown, SocketAddr};
-use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::sync::atomic::{
-    AtomicBool, AtomicU8, AtomicU64, AtomicUsize,
+    AtomicBool, AtomicU8, AtomicU16, AtomicU64, AtomicUsize,
     Ordering::{Acquire, Relaxed, Release},
 };
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
@@ -55,11 +56,9 @@ pub(crate) enum Opening {
     Unsaid = 1,
     /// It is open.
     Done = 2,
-    /// It failed, and the error was reported: the socket can connect again.
-    Failed = 3,
     /// It failed without blocking, and another call than `connect(2)` has reported the error: the
     /// next `connect(2)` says so, and the one after it can connect again.
-    Aborted = 4,
+    Aborted = 3,
 }
 
 /// A place of a descriptor in an epoll set.
@@ -90,13 +89,18 @@ pub(crate) struct Sock {
     pub(crate) reserved: Mutex<Option<Reserved>>,
     /// Connections that may wait for `accept(2)`, of a listener.
     pub(crate) backlog: AtomicUsize,
-    /// Whether `shutdown(2)` has ended a listener, or receiving and sending of a datagram socket.
+    /// Whether `shutdown(2)` has ended receiving and sending of a datagram socket.
     pub(crate) shut: AtomicBool,
     pub(crate) shut_write: AtomicBool,
     /// Whether the last send announced more (`MSG_MORE`).
     pub(crate) corked: AtomicBool,
+    /// The port of a connection that has failed, or of a listener without `bind(2)`: the name keeps it,
+    /// as in Linux, though the socket has it no more.
+    last_port: AtomicU16,
     opening: AtomicU8,
     live: AtomicBool,
+    /// Whether the socket has been counted.
+    counted: AtomicBool,
     /// Whether the socket has moved onto a pair.
     moved: AtomicBool,
     endpoint: RwLock<Endpoint>,
@@ -126,8 +130,10 @@ impl Sock {
             shut: AtomicBool::new(false),
             shut_write: AtomicBool::new(false),
             corked: AtomicBool::new(false),
+            last_port: AtomicU16::new(0),
             opening: AtomicU8::new(Opening::Waits as u8),
             live: AtomicBool::new(!matches!(endpoint, Endpoint::Open)),
+            counted: AtomicBool::new(false),
             moved: AtomicBool::new(false),
             endpoint: RwLock::new(endpoint),
             fds: Mutex::default(),
@@ -221,7 +227,6 @@ impl Sock {
             0 => Opening::Waits,
             1 => Opening::Unsaid,
             2 => Opening::Done,
-            3 => Opening::Failed,
             _ => Opening::Aborted,
         }
     }
@@ -366,13 +371,88 @@ impl Sock {
         replaced.flatten()?;
         self.live.store(true, Release);
         table::set_live(&fds);
-        // The kernel has forgotten the descriptor that was replaced.
+        self.enter_sets_again();
+        Ok(())
+    }
+
+    /// Gives the descriptors back to a socket of the kernel, as before the address was decided: after a
+    /// connect that has failed, and when a listener is shut down. Its address stays taken if `bind(2)`
+    /// has named it.
+    ///
+    /// # Errors
+    /// If the system provides no descriptor.
+    pub(crate) fn reopen(&self) -> Result<(), c_int> {
+        // SAFETY: the call takes numbers.
+        let made = unsafe { real::socket(self.domain, self.kind | libc::SOCK_CLOEXEC, 0) };
+        if made < 0 {
+            return Err(last_errno());
+        }
+        // SAFETY: the descriptor is the new one, which nothing else has.
+        let made = unsafe { OwnedFd::from_raw_fd(made) };
+        for ((level, name), value) in lock(&self.options).list() {
+            let (value, len) = (value.as_ptr().cast(), value.len() as libc::socklen_t);
+            // What the kernel does not have is kept for the next time.
+            // SAFETY: the value has the stated length.
+            unsafe { real::setsockopt(made.as_raw_fd(), level, name, value, len) };
+        }
+        if self.nonblocking.load(Relaxed) {
+            // SAFETY: the command takes a number.
+            unsafe { real::fcntl(made.as_raw_fd(), libc::F_SETFL, libc::O_NONBLOCK as usize) };
+        }
+        let fds = lock(&self.fds);
+        let before = {
+            let endpoint = self.endpoint.write();
+            let mut endpoint = endpoint.unwrap_or_else(PoisonError::into_inner);
+            std::mem::replace(&mut *endpoint, Endpoint::Open)
+        };
+        let port = match &before {
+            Endpoint::Stream(stream) => stream.local_addr().ok(),
+            Endpoint::Listener(listener) => listener.local_addr().ok(),
+            _ => None,
+        };
+        self.last_port
+            .store(port.map_or(0, |at| at.port()), Relaxed);
+        self.live.store(false, Release);
+        self.set_opening(Opening::Waits);
+        self.corked.store(false, Relaxed);
+        table::set_open(&fds);
+        {
+            let mut reserved = lock(&self.reserved);
+            if reserved.as_ref().is_some_and(Reserved::is_chosen) {
+                reserved.take();
+            } else if let Some(reserved) = &*reserved {
+                reserved.stop_listening();
+            }
+        }
+        let mut result = Ok(());
+        for fd in fds.iter() {
+            result = result.and(replace(made.as_fd(), *fd));
+        }
+        self.enter_sets_again();
+        drop(fds);
+        drop(before);
+        result
+    }
+
+    /// Adds the descriptors to their epoll sets: the kernel has forgotten those that were replaced.
+    fn enter_sets_again(&self) {
         for mut member in lock(&self.sets).clone() {
             let event = &raw mut member.event;
             // SAFETY: the event is a valid one; a set that was closed is refused.
             unsafe { real::epoll_ctl(member.set, libc::EPOLL_CTL_ADD, member.fd, event) };
         }
-        Ok(())
+    }
+
+    /// Whether `bind(2)` has taken an address.
+    pub(crate) fn is_bound(&self) -> bool {
+        lock(&self.reserved).is_some()
+    }
+
+    /// Counts the socket once, as one of weir or of the kernel.
+    pub(crate) fn count(&self, is_weirs: bool) {
+        if !self.counted.swap(true, Relaxed) {
+            crate::stats::socket(is_weirs);
+        }
     }
 
     /// Ends a connection for its peer, though other calls hold the socket.
@@ -408,12 +488,19 @@ impl Sock {
     /// The local address, as the stack knows it; `None` before it is bound.
     pub(crate) fn local(&self) -> Option<SocketAddr> {
         match self.endpoint() {
+            // One that is over may have been bound again.
+            Endpoint::Stream(stream) if self.is_bound() && is_over(&stream) => None,
             Endpoint::Stream(stream) => stream.local_addr().ok(),
             Endpoint::Listener(listener) => listener.local_addr().ok(),
             Endpoint::Udp(udp) => udp.local_addr().ok(),
             Endpoint::Open | Endpoint::Foreign(_) | Endpoint::Relay(_) => None,
         }
         .or_else(|| lock(&self.reserved).as_ref().map(Reserved::address))
+        .or_else(|| {
+            let port = self.last_port.load(Relaxed);
+            let any = crate::address::unspecified(self.domain).ip();
+            (port != 0).then(|| SocketAddr::new(any, port))
+        })
     }
 }
 
@@ -476,4 +563,12 @@ pub(crate) fn errno(error: &io::Error) -> c_int {
 /// The error of the C library's last call in this thread.
 pub(crate) fn last_errno() -> c_int {
     errno(&io::Error::last_os_error())
+}
+
+/// Whether a connection is over for the application.
+pub(crate) fn is_over(stream: &TcpStream) -> bool {
+    use weir_stack::tcp::State;
+    stream.info().map_or(true, |info| {
+        matches!(info.state, State::TimeWait | State::Closed)
+    })
 }

@@ -311,6 +311,13 @@ pub(crate) fn set_live(fds: &[c_int]) {
     }
 }
 
+/// Records that the socket of these descriptors is the kernel's again, until an address decides.
+pub(crate) fn set_open(fds: &[c_int]) {
+    for fd in fds.iter().filter_map(|fd| index(*fd)) {
+        KINDS[fd].store(Kind::Open as u8, Release);
+    }
+}
+
 /// The descriptors from `first` to `last` that are sockets, with their sockets.
 pub(crate) fn range(first: usize, last: usize) -> Vec<(c_int, Arc<Sock>)> {
     let end = last.saturating_add(1).min(END.load(Relaxed));

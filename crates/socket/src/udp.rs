@@ -116,6 +116,29 @@ impl UdpSocket {
         first(address, |address| Ok(self.connect_to(address)?))
     }
 
+    /// Takes the peer away (`connect` to `AF_UNSPEC`): the socket has the address again that it was bound
+    /// to, and receives from all. Datagrams that wait stay.
+    ///
+    /// # Errors
+    /// Currently none; the signature is that of the other calls.
+    pub fn disconnect(&self) -> io::Result<()> {
+        let mut known = self.lock_peer();
+        for core in self.parts.shards() {
+            let done = core.call(|state, _| {
+                let id = udp(core)?;
+                state.stack.udp_disconnect(id).map_err(errno::bind)
+            });
+            done.map_err(io::Error::from)?;
+        }
+        *known = None;
+        let before = self.addrs.shard.swap(UNCONNECTED, Relaxed);
+        // A call that waits on the peer's stack must now wait on all.
+        if let Some(core) = self.parts.shards().get(before) {
+            core.call(|state, _| state.wake_readers(core.id));
+        }
+        Ok(())
+    }
+
     /// Fails, as the kernel does, for an address of the other IP version.
     fn check_family(&self, to: SocketAddr) -> Result<(), Errno> {
         if self.addrs.is_ipv4 && to.is_ipv6() {
@@ -434,6 +457,17 @@ impl UdpSocket {
         let id = udp(core)?;
         let called = core.call(|state, _| call(&mut state.stack, id));
         called.map_err(|error| errno::group(error).into())
+    }
+
+    /// The length of a datagram that the next call receives (`FIONREAD`); `None` if none waits. A pending
+    /// error stays for that call.
+    pub fn next_len(&self) -> Option<usize> {
+        self.parts.shards().iter().find_map(|core| {
+            core.look(|state| {
+                let id = udp(core).ok()?;
+                state.stack.udp_peek(id).map(|next| next.bytes.len())
+            })
+        })
     }
 
     /// Marks one or both directions as shut down: the descriptor says so (`POLLRDHUP`,

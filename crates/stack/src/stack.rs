@@ -284,6 +284,11 @@ impl Stack {
         ours.map(|owned| owned.prefix.address())
     }
 
+    /// Whether an address is the host's own; with one of 127.0.0.0/8 all of them are.
+    pub fn is_own_address(&self, address: IpAddr) -> bool {
+        self.interfaces.is_ours(address)
+    }
+
     /// Whether a link leads to a unicast address: one of the host's networks has it, or a route
     /// does, and the host has a source address for it.
     pub fn has_route(&self, to: IpAddr) -> bool {
@@ -412,6 +417,18 @@ impl Stack {
         self.tcp.set_listener_options(listener, options)
     }
 
+    /// Sets the limit on connections that wait to be accepted; more that wait already stay.
+    ///
+    /// # Errors
+    /// If the listener is closed.
+    pub fn tcp_set_backlog(
+        &mut self,
+        listener: ListenerId,
+        backlog: usize,
+    ) -> Result<(), TcpError> {
+        self.tcp.set_backlog(listener, backlog)
+    }
+
     /// Takes the next connection from a listener's accept queue.
     ///
     /// # Errors
@@ -534,6 +551,16 @@ impl Stack {
     /// If the connection is closed.
     pub fn tcp_shutdown(&mut self, now_ns: u64, connection: TcpId) -> Result<(), TcpError> {
         self.tcp.shutdown(now_ns, connection)
+    }
+
+    /// Closes a connection for reading. What arrives can be read until [`Stack::tcp_shutdown`] has closed
+    /// the other direction, too; from then on the stack resets the connection if data arrives, as
+    /// Linux does.
+    ///
+    /// # Errors
+    /// If the connection is closed.
+    pub fn tcp_shutdown_read(&mut self, connection: TcpId) -> Result<(), TcpError> {
+        self.tcp.shutdown_read(connection)
     }
 
     /// Lets a connection go: the stack sends what was written and refuses what arrives. If
@@ -710,6 +737,21 @@ impl Stack {
         after_ns: Option<u64>,
     ) -> Result<(), TcpError> {
         self.tcp.set_keep_alive(now_ns, connection, after_ns)
+    }
+
+    /// Sets the time from one keep-alive probe to the next, in seconds, from the next probe on, and the
+    /// number of probes without an answer that end the connection.
+    ///
+    /// # Errors
+    /// If the connection is closed.
+    pub fn tcp_set_keep_alive_probes(
+        &mut self,
+        connection: TcpId,
+        interval_s: u16,
+        probes: u8,
+    ) -> Result<(), TcpError> {
+        self.tcp
+            .set_keep_alive_probes(connection, interval_s, probes)
     }
 
     /// Takes the next connection with an event: bytes arrived, bytes were acknowledged, or

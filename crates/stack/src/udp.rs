@@ -20,9 +20,11 @@ use weir_wire::{AddrPair, Protocol, udp};
 
 /// Limit on the UDP sockets of one stack.
 pub const UDP_SOCKETS_MAX: usize = 65_536;
-/// Limit, in bytes, on the receive queue of one socket, where each datagram counts
+/// Default limit, in bytes, on the receive queue of one socket, where each datagram counts
 /// [`DATAGRAM_COST`] more; the stack drops further datagrams.
-pub const UDP_QUEUE_BYTES_MAX: usize = 256 << 10;
+pub const UDP_QUEUE_BYTES: usize = 256 << 10;
+/// Highest limit on the receive queue of one socket, in bytes.
+pub const UDP_QUEUE_BYTES_MAX: usize = 8 << 20;
 /// What a datagram counts in addition to its length, in bytes, so that the limit also holds
 /// for empty datagrams.
 pub const DATAGRAM_COST: usize = 128;
@@ -169,6 +171,9 @@ pub struct UdpOptions {
     pub icmp_errors: bool,
     /// As `icmp_errors`, of ICMPv6 (`IPV6_RECVERR`).
     pub icmpv6_errors: bool,
+    /// Limit, in bytes, on datagrams that wait to be received, each with its cost of
+    /// [`DATAGRAM_COST`] (`SO_RCVBUF`); at most [`UDP_QUEUE_BYTES_MAX`] counts.
+    pub queue_bytes: usize,
 }
 
 impl UdpOptions {
@@ -192,6 +197,7 @@ impl Default for UdpOptions {
             group_link: 0,
             icmp_errors: false,
             icmpv6_errors: false,
+            queue_bytes: UDP_QUEUE_BYTES,
         }
     }
 }
@@ -226,6 +232,8 @@ struct Socket {
     shared: bool,
     /// Whether the socket is in the table of binds.
     is_bound: bool,
+    /// The address and versions of IP that the socket was bound to.
+    bound: (SocketAddr, bool),
     /// The link of the local address, once the socket is connected.
     link: u8,
     remote: Option<SocketAddr>,
@@ -301,6 +309,7 @@ impl Sockets {
             both,
             shared: how.shared,
             is_bound: true,
+            bound: (local, both),
             link: 0,
             remote: None,
             received: VecDeque::new(),
@@ -352,6 +361,19 @@ impl Sockets {
             remote: Some(remote),
         };
         self.set_peer(id, ends)
+    }
+
+    /// Takes a socket's peer away: it is bound as before [`Sockets::connect`].
+    pub(crate) fn disconnect(&mut self, id: UdpId) -> Result<(), BindError> {
+        let socket = self.sockets.get(id.0).ok_or(BindError::Closed)?;
+        let (local, both) = socket.bound;
+        let ends = UdpAddrs {
+            local,
+            both,
+            link: 0,
+            remote: None,
+        };
+        self.set_peer(id, ends).map(drop)
     }
 
     /// Sets a socket's addresses; returns the previous ones.
@@ -625,7 +647,8 @@ impl Sockets {
         self.last_socket = Some(name);
         let socket = self.sockets.get_mut(name).ok_or(DropReason::PortUnknown)?;
         let cost = DATAGRAM_COST + bytes.len();
-        if socket.charged_bytes + cost > UDP_QUEUE_BYTES_MAX {
+        let limit = socket.options.queue_bytes.min(UDP_QUEUE_BYTES_MAX);
+        if socket.charged_bytes + cost > limit {
             return Err(DropReason::SocketFull);
         }
         socket.charged_bytes += cost;

@@ -16,6 +16,8 @@ mod limits;
 mod live;
 #[path = "exec/names.rs"]
 mod names;
+#[path = "exec/random.rs"]
+mod random;
 #[path = "common/tap.rs"]
 mod tap;
 

@@ -4,7 +4,7 @@ use super::answer;
 use crate::host::{Owner, owner_of_remote};
 use crate::relay::{calls as relay, guest};
 use crate::signals;
-use crate::sock::{Endpoint, MOVED, Opening, Sock, errno};
+use crate::sock::{Endpoint, MOVED, Opening, Sock, errno, is_over};
 use crate::stats::{self, Call};
 use crate::wait::{Side, Wait};
 use crate::{address, real, table};
@@ -59,7 +59,7 @@ pub unsafe extern "C" fn connect(fd: c_int, to: *const sockaddr, len: socklen_t)
             let connected = unsafe { real::connect(fd, to, len) };
             let is_begun = connected == 0 || is_in_progress();
             if is_begun && matches!(sock.endpoint(), Endpoint::Open) {
-                stats::socket(false);
+                sock.count(false);
                 sock.leave_to_kernel();
             }
             connected
@@ -89,7 +89,7 @@ fn connect_to(sock: &Arc<Sock>, remote: SocketAddr) -> Result<bool, c_int> {
             }
             Owner::Other => connect_as_guest(sock, remote),
             Owner::Weir(net) if sock.kind == libc::SOCK_STREAM => {
-                stats::socket(true);
+                sock.count(true);
                 open(sock, &net, remote).map(|()| true)
             }
             Owner::Weir(net) => {
@@ -100,11 +100,11 @@ fn connect_to(sock: &Arc<Sock>, remote: SocketAddr) -> Result<bool, c_int> {
             }
         },
         Endpoint::Stream(stream) => {
-            again(sock, &stream, remote)?;
+            again(sock, &stream)?;
             Ok(true)
         }
         Endpoint::Udp(udp) => {
-            let to = at_loopback(address::unmapped(remote));
+            let to = of_this_host(address::unmapped(remote), sock.local());
             udp.connect(to).map_err(|error| errno(&error))?;
             Ok(true)
         }
@@ -126,7 +126,7 @@ fn connect_as_guest(sock: &Arc<Sock>, remote: SocketAddr) -> Result<bool, c_int>
         bind_in_kernel(sock)?;
         return Ok(false);
     }
-    stats::socket(true);
+    sock.count(true);
     let Some(fd) = sock.first_fd() else {
         // Another thread has closed it.
         return Err(libc::EBADF);
@@ -139,6 +139,16 @@ fn connect_as_guest(sock: &Arc<Sock>, remote: SocketAddr) -> Result<bool, c_int>
         relay::await_open(fd, sock.timeout(false))?;
     }
     Ok(true)
+}
+
+/// The unspecified address stands for this host, as for the kernel: for `127.0.0.1` also on a socket of
+/// IPv6 that is bound to an address of IPv4.
+fn of_this_host(to: SocketAddr, local: Option<SocketAddr>) -> SocketAddr {
+    let is_v4 = local.is_some_and(|local| address::unmapped(local).is_ipv4());
+    if is_v4 && to.ip().is_unspecified() {
+        return (Ipv4Addr::LOCALHOST, to.port()).into();
+    }
+    at_loopback(to)
 }
 
 /// The unspecified address stands for this host, as for the kernel.
@@ -172,7 +182,7 @@ fn bind_in_kernel(sock: &Sock) -> Result<(), c_int> {
     }
 }
 
-/// Opens a connection from a new socket, or from one whose connection has failed.
+/// Opens a connection.
 fn open(sock: &Arc<Sock>, net: &Net, remote: SocketAddr) -> Result<(), c_int> {
     let stream = start(sock, net, remote)?;
     sock.set_opening(Opening::Waits);
@@ -185,7 +195,7 @@ fn open(sock: &Arc<Sock>, net: &Net, remote: SocketAddr) -> Result<(), c_int> {
 
 /// Begins a connection with the address and the options of a socket.
 pub(crate) fn start(sock: &Sock, net: &Net, remote: SocketAddr) -> Result<TcpStream, c_int> {
-    let remote = at_loopback(address::unmapped(remote));
+    let remote = of_this_host(address::unmapped(remote), sock.local());
     if remote.is_ipv4() != (sock.domain == libc::AF_INET)
         && sock.is_on(libc::IPPROTO_IPV6, libc::IPV6_V6ONLY)
     {
@@ -239,12 +249,13 @@ fn answered(sock: &Sock, stream: &TcpStream) -> Result<(), c_int> {
         }
         error => error,
     };
-    sock.set_opening(Opening::Failed);
+    // Without a descriptor the next call says why it failed.
+    let _ = sock.reopen();
     Err(error)
 }
 
 /// Whether the peer has answered, or the attempt has failed.
-fn is_answered(stream: &TcpStream) -> bool {
+pub(super) fn is_answered(stream: &TcpStream) -> bool {
     use weir_stack::tcp::State;
     stream
         .info()
@@ -253,7 +264,6 @@ fn is_answered(stream: &TcpStream) -> bool {
 
 /// `SO_ERROR`: why the connection failed, once.
 pub(crate) fn take_error(sock: &Sock, stream: &TcpStream) -> c_int {
-    use weir_stack::tcp::State;
     match stream.take_error() {
         Ok(Some(error)) => {
             if sock.opening() == Opening::Waits {
@@ -263,10 +273,7 @@ pub(crate) fn take_error(sock: &Sock, stream: &TcpStream) -> c_int {
         }
         Ok(None) => {
             if sock.opening() == Opening::Waits && is_answered(stream) {
-                let is_over = stream
-                    .info()
-                    .map_or(true, |info| info.state == State::Closed);
-                sock.set_opening(if is_over {
+                sock.set_opening(if is_over(stream) {
                     Opening::Aborted
                 } else {
                     Opening::Unsaid
@@ -279,7 +286,7 @@ pub(crate) fn take_error(sock: &Sock, stream: &TcpStream) -> c_int {
 }
 
 /// A `connect` after the first one.
-fn again(sock: &Arc<Sock>, stream: &TcpStream, remote: SocketAddr) -> Result<(), c_int> {
+fn again(sock: &Sock, stream: &TcpStream) -> Result<(), c_int> {
     match sock.opening() {
         Opening::Waits if !is_answered(stream) => {
             if sock.nonblocking.load(Relaxed) {
@@ -294,14 +301,9 @@ fn again(sock: &Arc<Sock>, stream: &TcpStream, remote: SocketAddr) -> Result<(),
         }
         Opening::Done => Err(libc::EISCONN),
         Opening::Aborted => {
-            sock.set_opening(Opening::Failed);
+            let _ = sock.reopen();
             Err(libc::ECONNABORTED)
         }
-        Opening::Failed => match owner_of_remote(remote, sock.kind)? {
-            Owner::Weir(net) => open(sock, &net, remote),
-            // The socket was replaced; the kernel has none any more.
-            Owner::Kernel | Owner::Other => Err(libc::ENETUNREACH),
-        },
     }
 }
 
@@ -310,14 +312,19 @@ fn disconnect(sock: &Sock) -> Result<bool, c_int> {
     match sock.endpoint() {
         Endpoint::Stream(stream) => {
             stream.reset();
-            sock.set_opening(Opening::Failed);
+            sock.reopen().map(|()| true)
+        }
+        Endpoint::Listener(listener) => {
+            listener.shutdown();
+            sock.reopen().map(|()| true)
+        }
+        Endpoint::Udp(udp) => {
+            udp.disconnect().map_err(|error| errno(&error))?;
             Ok(true)
         }
-        // The stack cannot undo it.
-        Endpoint::Udp(_) => Err(libc::EOPNOTSUPP),
         Endpoint::Foreign(_) => Err(crate::fork::refuse()),
         Endpoint::Relay(_) => Err(MOVED),
-        Endpoint::Listener(_) | Endpoint::Open => Err(libc::EINVAL),
+        Endpoint::Open => Err(libc::EINVAL),
     }
 }
 
@@ -353,7 +360,7 @@ fn decided(sock: &Arc<Sock>, to: SocketAddr) -> Result<Option<Arc<Sock>>, c_int>
     let opens = sock.kind == libc::SOCK_STREAM;
     match owner_of_remote(to, sock.kind)? {
         Owner::Kernel => {
-            stats::socket(false);
+            sock.count(false);
             sock.leave_to_kernel();
             Ok(None)
         }
@@ -363,11 +370,11 @@ fn decided(sock: &Arc<Sock>, to: SocketAddr) -> Result<Option<Arc<Sock>>, c_int>
             Ok(Some(Arc::clone(sock)))
         }
         Owner::Other if guest::datagrams(sock, None, Some(to))? => {
-            stats::socket(true);
+            sock.count(true);
             Err(MOVED)
         }
         Owner::Other => {
-            stats::socket(false);
+            sock.count(false);
             sock.leave_to_kernel();
             Ok(None)
         }

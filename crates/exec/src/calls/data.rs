@@ -1,6 +1,6 @@
 //! Calls that carry data in one buffer or several: `read`, `write`, `recv`, `send` and their like.
 
-use super::connect::sender;
+use super::connect::{is_answered, sender};
 use super::{datagram, length};
 use crate::control::Ancillary;
 use crate::relay::{calls as relay, datagram_calls};
@@ -10,6 +10,7 @@ use crate::stats::{self, Call};
 use crate::wait::{Side, Wait};
 use crate::{address, real, table};
 use libc::{c_int, c_void, iovec, size_t, sockaddr, socklen_t, ssize_t};
+use rustix::io::Errno;
 use std::io::{IoSlice, IoSliceMut, Read, Write};
 use std::net::SocketAddr;
 use std::slice::{from_raw_parts, from_raw_parts_mut};
@@ -150,11 +151,21 @@ fn receive_stream(
         flags: 0,
         ancillary: Ancillary::None,
     };
+    let first = rooms.iter_mut().find(|room| !room.is_empty());
+    let Some(first) = first else {
+        // As in Linux, the call waits once for what it does not take.
+        let is_there = wait.once(|| stream.peek(&mut [0]));
+        match is_there.map_err(|error| errno(&error)) {
+            Err(libc::EAGAIN) if wait.blocks() => match wait.wait() {
+                Ok(()) | Err(libc::EAGAIN) => {}
+                Err(error) => return Err(error),
+            },
+            Err(error) => return Err(error),
+            Ok(_) => {}
+        }
+        return Ok(received(0));
+    };
     if flags & libc::MSG_PEEK != 0 {
-        let first = rooms.iter_mut().find(|room| !room.is_empty());
-        let Some(first) = first else {
-            return Ok(received(0));
-        };
         return wait.until(|| stream.peek(first)).map(received);
     }
     let all = flags & libc::MSG_WAITALL != 0;
@@ -162,13 +173,20 @@ fn receive_stream(
     for room in rooms.iter_mut().filter(|room| !room.is_empty()) {
         let mut filled = 0;
         while filled < room.len() {
-            let mut stream = stream;
+            let mut read = || {
+                let mut stream = stream;
+                let is_empty = || stream.info().is_ok_and(|info| info.readable == 0);
+                if count > 0 && stream.has_failed() && is_empty() {
+                    // The error stays for the next call.
+                    return Err(Errno::PIPE.into());
+                }
+                stream.read(&mut room[filled..])
+            };
             // Bytes that are there already end the wait.
             let read = if count > 0 && !all {
-                wait.once(|| stream.read(&mut room[filled..]))
-                    .map_err(|error| errno(&error))
+                wait.once(read).map_err(|error| errno(&error))
             } else {
-                wait.until(|| stream.read(&mut room[filled..]))
+                wait.until(&mut read)
             };
             match read {
                 Ok(0) => return Ok(received(count)),
@@ -179,7 +197,6 @@ fn receive_stream(
                         return Ok(received(count));
                     }
                 }
-                // An error stays for the next call.
                 Err(_) if count > 0 => return Ok(received(count)),
                 Err(error) => return Err(error),
             }
@@ -193,7 +210,6 @@ fn is_unopened(sock: &Sock, stream: &TcpStream) -> bool {
     use crate::sock::Opening;
     use weir_stack::tcp::State;
     match sock.opening() {
-        Opening::Failed => true,
         Opening::Done | Opening::Unsaid | Opening::Aborted => false,
         Opening::Waits => {
             let state = stream.info().map(|info| info.state);
@@ -243,7 +259,7 @@ fn send_stream(
     flags: c_int,
 ) -> Result<usize, c_int> {
     use crate::sock::Opening;
-    if matches!(sock.opening(), Opening::Failed | Opening::Aborted) {
+    if sock.opening() == Opening::Aborted {
         return Err(libc::EPIPE);
     }
     let more = flags & libc::MSG_MORE != 0;
@@ -253,23 +269,32 @@ fn send_stream(
         let _ = stream.set_cork(cork);
     }
     let mut wait = Wait::new(sock, Side::Send, flags);
+    while sock.opening() == Opening::Waits && !is_answered(stream) {
+        if !wait.blocks() {
+            return Err(libc::EAGAIN);
+        }
+        wait.wait()?;
+    }
     if flags & libc::MSG_OOB != 0 {
         let all: Vec<u8> = parts.iter().flat_map(|part| part.iter().copied()).collect();
         return wait.until(|| stream.send_urgent(&all));
     }
-    let mut stream = stream;
     let whole: usize = parts.iter().map(|part| part.len()).sum();
     let mut count = 0;
     loop {
-        let sent = if let [part] = parts {
-            wait.until(|| stream.write(&part[count..]))
-        } else {
-            let rest = rest(parts, count);
-            wait.until(|| stream.write_vectored(&rest))
-        };
+        let sent = wait.until(|| {
+            let mut stream = stream;
+            if count > 0 && stream.has_failed() {
+                // The error stays for the next call.
+                return Err(Errno::PIPE.into());
+            }
+            match parts {
+                [part] => stream.write(&part[count..]),
+                _ => stream.write_vectored(&rest(parts, count)),
+            }
+        });
         match sent {
             Ok(sent) => count += sent,
-            // An error stays for the next call.
             Err(_) if count > 0 => return Ok(count),
             Err(error) => return Err(error),
         }
@@ -308,6 +333,10 @@ pub unsafe extern "C" fn read(fd: c_int, to: *mut c_void, len: size_t) -> ssize_
     };
     let inside = signals::enter();
     stats::weirs(Call::Read);
+    if len == 0 {
+        // As in Linux (`sock_read_iter`), of any socket.
+        return 0;
+    }
     // SAFETY: the caller's promise.
     let room = unsafe { room(to, len) };
     let received = receive(&sock, &mut [IoSliceMut::new(room)], 0);
@@ -384,6 +413,9 @@ pub unsafe extern "C" fn readv(fd: c_int, parts: *const iovec, count: c_int) -> 
     let received = number.and_then(|count| {
         // SAFETY: the caller's promise.
         let mut rooms = unsafe { rooms(parts, count) }?;
+        if rooms.iter().all(|room| room.is_empty()) {
+            return Ok(0);
+        }
         Ok(receive(&sock, &mut rooms, 0)?.count)
     });
     length(or_again!(inside, received, readv(fd, parts, count)))
@@ -410,6 +442,10 @@ pub unsafe extern "C" fn writev(fd: c_int, parts: *const iovec, count: c_int) ->
     let sent = number.and_then(|count| {
         // SAFETY: the caller's promise.
         let parts = unsafe { slices(parts, count) }?;
+        if parts.iter().all(|part| part.is_empty()) {
+            // Not even an empty datagram.
+            return Ok(0);
+        }
         send_parts(&sock, &parts, 0, None)
     });
     length(or_again!(inside, sent, writev(fd, parts, count)))

@@ -106,8 +106,16 @@ pub(super) fn send(
             &joined
         }
     };
+    let is_mapped = |to: SocketAddr| to.is_ipv6() && to.ip().to_canonical().is_ipv4();
+    if to.is_some_and(is_mapped) && sock.is_on(libc::IPPROTO_IPV6, libc::IPV6_V6ONLY) {
+        return Err(libc::ENETUNREACH);
+    }
     if sock.shut_write.load(Relaxed) {
-        return Err(libc::EPIPE);
+        if to.is_none() && udp.peer_addr().is_err() {
+            return Err(libc::EDESTADDRREQ);
+        }
+        let pending = udp.take_error().ok().flatten();
+        return Err(pending.map_or(libc::EPIPE, |error| errno(&error)));
     }
     let to = to.map(|to| at_loopback(address::unmapped(to)));
     if let Some(to) = to

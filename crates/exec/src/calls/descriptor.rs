@@ -316,10 +316,7 @@ pub unsafe extern "C" fn ioctl(fd: c_int, command: c_ulong, argument: usize) -> 
 fn readable(sock: &Sock) -> Result<c_int, c_int> {
     match sock.endpoint() {
         Endpoint::Stream(stream) => Ok(stream.info().map_or(0, |info| info.readable) as c_int),
-        Endpoint::Udp(udp) => {
-            let mut bytes = vec![0; 65_536];
-            Ok(udp.peek_from(&mut bytes).map_or(0, |(len, _)| len) as c_int)
-        }
+        Endpoint::Udp(udp) => Ok(udp.next_len().unwrap_or(0) as c_int),
         Endpoint::Foreign(_) => Err(crate::fork::refuse()),
         Endpoint::Relay(_) => Err(MOVED),
         Endpoint::Listener(_) | Endpoint::Open => Err(libc::EINVAL),

@@ -1,6 +1,7 @@
 //! `getsockname`, `getpeername`, `getsockopt`, `setsockopt`, `shutdown`, `sockatmark`.
 
 use super::answer;
+use super::connect::is_answered;
 use crate::relay::name::{Kind, Name};
 use crate::relay::{self, guest};
 use crate::signals;
@@ -8,7 +9,7 @@ use crate::sock::{Endpoint, MOVED, Opening, Sock, errno};
 use crate::stats::{self, Call};
 use crate::{address, options, real, table};
 use libc::{c_int, c_void, sockaddr, socklen_t};
-use std::net::{Ipv4Addr, Ipv6Addr, Shutdown, SocketAddr};
+use std::net::{Shutdown, SocketAddr};
 use std::ptr::copy_nonoverlapping;
 use std::sync::PoisonError;
 use std::sync::atomic::Ordering::Relaxed;
@@ -42,12 +43,8 @@ pub unsafe extern "C" fn getsockname(fd: c_int, to: *mut sockaddr, len: *mut soc
         return unsafe { real::getsockname(fd, to, len) };
     };
     stats::weirs(Call::Name);
-    let any: SocketAddr = if sock.domain == libc::AF_INET {
-        (Ipv4Addr::UNSPECIFIED, 0).into()
-    } else {
-        (Ipv6Addr::UNSPECIFIED, 0).into()
-    };
-    let local = address::shown(sock.local().unwrap_or(any), sock.domain);
+    let local = sock.local().unwrap_or(address::unspecified(sock.domain));
+    let local = address::shown(local, sock.domain);
     // SAFETY: the caller's promise.
     answer(unsafe { address::write(local, to, len) }.map(|()| 0))
 }
@@ -147,6 +144,11 @@ pub unsafe extern "C" fn setsockopt(
             stats::weirs(Call::Option);
             return answer(set.map(|()| 0));
         }
+        let is_v6_only = (level, name) == (libc::IPPROTO_IPV6, libc::IPV6_V6ONLY);
+        let is_bound = |sock: &Sock| sock.domain == libc::AF_INET6 && sock.is_bound();
+        if is_v6_only && table::any(fd).is_some_and(|sock| is_bound(&sock)) {
+            return answer(Err(libc::EINVAL));
+        }
         stats::kernels(Call::Option);
         // SAFETY: the caller's promises.
         let set = unsafe { real::setsockopt(fd, level, name, value, len) };
@@ -230,6 +232,10 @@ pub unsafe extern "C" fn shutdown(fd: c_int, how: c_int) -> c_int {
             table::is_datagrams(fd) && guest::names(fd).is_ok_and(|(_, peer)| peer.is_none());
         // SAFETY: the caller's promises.
         let shut = unsafe { real::shutdown(fd, how) };
+        if let Some(sock) = table::any(fd) {
+            // An address may make the socket one of weir later.
+            note_shut(&sock, how);
+        }
         if shut == 0 && has_no_peer {
             return answer(Err(libc::ENOTCONN));
         }
@@ -240,8 +246,16 @@ pub unsafe extern "C" fn shutdown(fd: c_int, how: c_int) -> c_int {
     answer(shut(&sock, how).map(|()| 0))
 }
 
-fn shut(sock: &Sock, how: c_int) -> Result<(), c_int> {
-    let how = match how {
+/// Records which directions of a datagram socket are shut down.
+fn note_shut(sock: &Sock, how: c_int) {
+    let reads = matches!(how, libc::SHUT_RD | libc::SHUT_RDWR);
+    let writes = matches!(how, libc::SHUT_WR | libc::SHUT_RDWR);
+    sock.shut.fetch_or(reads, Relaxed);
+    sock.shut_write.fetch_or(writes, Relaxed);
+}
+
+fn shut(sock: &Sock, number: c_int) -> Result<(), c_int> {
+    let how = match number {
         libc::SHUT_RD => Shutdown::Read,
         libc::SHUT_WR => Shutdown::Write,
         libc::SHUT_RDWR => Shutdown::Both,
@@ -249,22 +263,26 @@ fn shut(sock: &Sock, how: c_int) -> Result<(), c_int> {
     };
     match sock.endpoint() {
         Endpoint::Stream(stream) => {
-            if matches!(sock.opening(), Opening::Failed | Opening::Aborted) {
+            if sock.opening() == Opening::Aborted {
                 return Err(libc::ENOTCONN);
             }
-            stream.shutdown(how).map_err(|error| errno(&error))
+            let shut = stream.shutdown(how).map_err(|error| errno(&error));
+            // As in Linux, `connect(2)` has nothing to say from then on.
+            if sock.opening() == Opening::Unsaid || is_answered(&stream) {
+                sock.set_opening(Opening::Done);
+            }
+            shut
         }
         Endpoint::Listener(listener) => {
-            if how != Shutdown::Write {
-                sock.shut.store(true, Relaxed);
-                listener.shutdown();
+            if how == Shutdown::Write {
+                return Ok(());
             }
-            Ok(())
+            listener.shutdown();
+            sock.reopen()
         }
         // As in Linux, one without a peer is shut down too, and the call fails.
         Endpoint::Udp(udp) => {
-            sock.shut.fetch_or(how != Shutdown::Write, Relaxed);
-            sock.shut_write.fetch_or(how != Shutdown::Read, Relaxed);
+            note_shut(sock, number);
             udp.shutdown(how);
             udp.peer_addr().map(drop).map_err(|_| libc::ENOTCONN)
         }

@@ -6,12 +6,12 @@ use crate::ports::{Reserved, Sharing};
 use crate::relay::name::{Kind, Name};
 use crate::relay::{self, guest};
 use crate::signals;
-use crate::sock::{Endpoint, MOVED, Sock, errno};
+use crate::sock::{Endpoint, MOVED, Sock, errno, is_over};
 use crate::stats::{self, Call};
 use crate::wait::{Side, Wait};
 use crate::{address, real, table};
 use libc::{c_int, sockaddr, socklen_t};
-use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::{Ipv4Addr, Ipv6Addr, Shutdown, SocketAddr};
 use std::os::fd::AsRawFd;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, PoisonError};
@@ -108,7 +108,7 @@ pub unsafe extern "C" fn bind(fd: c_int, to: *const sockaddr, len: socklen_t) ->
             // SAFETY: the caller's promises.
             let bound = unsafe { real::bind(fd, to, len) };
             if bound == 0 {
-                stats::socket(false);
+                sock.count(false);
                 sock.leave_to_kernel();
             }
             bound
@@ -124,15 +124,17 @@ pub unsafe extern "C" fn bind(fd: c_int, to: *const sockaddr, len: socklen_t) ->
 fn bind_to(sock: &Arc<Sock>, local: SocketAddr) -> Result<bool, c_int> {
     match sock.endpoint() {
         Endpoint::Open => {}
+        // A connection that is over has lost a port that `bind(2)` has not named.
+        Endpoint::Stream(stream) if is_over(&stream) => {}
         Endpoint::Foreign(_) => return Err(crate::fork::refuse()),
         Endpoint::Relay(_) => return Err(MOVED),
         _ => return Err(bound_again(sock, local)),
     }
-    let is_bound = {
-        let reserved = sock.reserved.lock();
-        reserved.unwrap_or_else(PoisonError::into_inner).is_some()
-    };
-    if is_bound {
+    let is_mapped = local.is_ipv6() && local.ip().to_canonical().is_ipv4();
+    if is_mapped && sock.is_on(libc::IPPROTO_IPV6, libc::IPV6_V6ONLY) {
+        return Err(libc::EINVAL);
+    }
+    if sock.is_bound() || chosen_port(sock).is_some() {
         return Err(bound_again(sock, local));
     }
     match owner_of_local(local, sock.kind)? {
@@ -144,7 +146,7 @@ fn bind_to(sock: &Arc<Sock>, local: SocketAddr) -> Result<bool, c_int> {
             }
             let is_ours = guest::datagrams(sock, Some(local), None)?;
             if is_ours {
-                stats::socket(true);
+                sock.count(true);
             }
             Ok(is_ours)
         }
@@ -155,9 +157,33 @@ fn bind_to(sock: &Arc<Sock>, local: SocketAddr) -> Result<bool, c_int> {
             } else {
                 open_udp(sock, &net, Some(local))?;
             }
+            if matches!(local, SocketAddr::V6(v6) if !v6.ip().is_unspecified())
+                && local.ip().to_canonical().is_ipv6()
+            {
+                let on = 1_i32.to_ne_bytes();
+                let options = sock.options.lock();
+                let mut options = options.unwrap_or_else(PoisonError::into_inner);
+                options.set((libc::IPPROTO_IPV6, libc::IPV6_V6ONLY), &on);
+            }
             Ok(true)
         }
     }
+}
+
+/// The port that the kernel has chosen for a UDP socket whose first datagram had no destination.
+fn chosen_port(sock: &Sock) -> Option<u16> {
+    if sock.kind != libc::SOCK_DGRAM || sock.is_live() {
+        return None;
+    }
+    let fd = sock.first_fd()?;
+    let mut bytes = [0_u8; size_of::<libc::sockaddr_storage>()];
+    let mut len = bytes.len() as socklen_t;
+    let to = bytes.as_mut_ptr().cast::<sockaddr>();
+    // SAFETY: the buffer has the stated length.
+    let named = unsafe { real::getsockname(fd, to, &raw mut len) };
+    // SAFETY: as above.
+    let name = unsafe { address::read(to, len) }.ok()?;
+    (named == 0 && name.port() != 0).then_some(name.port())
 }
 
 /// The error of binding a socket that is bound: of IPv4, Linux looks at the address first.
@@ -223,8 +249,10 @@ pub(super) fn open_udp(
     net: &Net,
     local: Option<SocketAddr>,
 ) -> Result<UdpSocket, c_int> {
-    let udp = bind_udp(sock, net, local)?;
-    stats::socket(true);
+    let any = address::unspecified(sock.domain);
+    let chosen = chosen_port(sock).map(|port| SocketAddr::new(any.ip(), port));
+    let udp = bind_udp(sock, net, local.or(chosen))?;
+    sock.count(true);
     sock.adopt(Endpoint::Udp(udp.clone()))?;
     Ok(udp)
 }
@@ -235,11 +263,7 @@ pub(crate) fn bind_udp(
     net: &Net,
     local: Option<SocketAddr>,
 ) -> Result<UdpSocket, c_int> {
-    let any: SocketAddr = if sock.domain == libc::AF_INET {
-        (Ipv4Addr::UNSPECIFIED, 0).into()
-    } else {
-        (Ipv6Addr::UNSPECIFIED, 0).into()
-    };
+    let any = address::unspecified(sock.domain);
     let local = local.map_or(any, address::unmapped);
     // A group's address stands for all, as far as the port is concerned.
     let local = match local {
@@ -255,6 +279,12 @@ pub(crate) fn bind_udp(
     };
     let udp = UdpSocket::bind_with(net, local, how).map_err(|error| errno(&error))?;
     let _ = udp.set_nonblocking(true);
+    if sock.shut.load(Relaxed) {
+        udp.shutdown(Shutdown::Read);
+    }
+    if sock.shut_write.load(Relaxed) {
+        udp.shutdown(Shutdown::Write);
+    }
     Ok(udp)
 }
 
@@ -285,8 +315,14 @@ fn listen_on(sock: &Arc<Sock>, backlog: c_int) -> Result<(), c_int> {
     }
     match sock.endpoint() {
         Endpoint::Open => {}
-        // The backlog of a listener stays.
-        Endpoint::Listener(_) => return Ok(()),
+        Endpoint::Listener(listener) => {
+            let backlog = connections(backlog);
+            listener
+                .set_backlog(backlog)
+                .map_err(|error| errno(&error))?;
+            sock.backlog.store(backlog, Relaxed);
+            return Ok(());
+        }
         Endpoint::Stream(_) | Endpoint::Udp(_) => return Err(libc::EINVAL),
         Endpoint::Foreign(_) => return Err(crate::fork::refuse()),
         Endpoint::Relay(_) => return Err(MOVED),
@@ -295,27 +331,26 @@ fn listen_on(sock: &Arc<Sock>, backlog: c_int) -> Result<(), c_int> {
         Found::Own(net) => listener_of(sock, &net, backlog)?,
         Found::Other => {
             guest::listen(sock, backlog)?;
-            stats::socket(true);
+            sock.count(true);
             return Ok(());
         }
     };
-    stats::socket(true);
+    sock.count(true);
     sock.adopt(Endpoint::Listener(listener))
+}
+
+/// Connections that wait with a backlog: the kernel takes one more, at most `somaxconn`; a negative
+/// backlog is the largest.
+fn connections(backlog: c_int) -> usize {
+    usize::try_from(backlog).unwrap_or(4096).min(4096) + 1
 }
 
 /// A listener at the address of a socket, or at a free one, with the socket's options.
 pub(crate) fn listener_of(sock: &Sock, net: &Net, backlog: c_int) -> Result<TcpListener, c_int> {
-    let is_bound = {
-        let reserved = sock.reserved.lock();
-        reserved.unwrap_or_else(PoisonError::into_inner).is_some()
-    };
-    if !is_bound {
-        let any: SocketAddr = if sock.domain == libc::AF_INET {
-            (Ipv4Addr::UNSPECIFIED, 0).into()
-        } else {
-            (Ipv6Addr::UNSPECIFIED, 0).into()
-        };
-        reserve(sock, any)?;
+    if !sock.is_bound() {
+        reserve(sock, address::unspecified(sock.domain))?;
+        let mut reserved = sock.reserved.lock().unwrap_or_else(PoisonError::into_inner);
+        *reserved = reserved.take().map(Reserved::chosen);
     }
     let reserved = sock.reserved.lock().unwrap_or_else(PoisonError::into_inner);
     let reserved_ref = reserved.as_ref().ok_or(libc::EINVAL)?;
@@ -328,9 +363,7 @@ pub(crate) fn listener_of(sock: &Sock, net: &Net, backlog: c_int) -> Result<TcpL
     drop(reserved);
     let set = socket.set_options(sock.tcp_options());
     set.map_err(|error| errno(&error))?;
-    // The kernel takes one connection more than the backlog, at most `somaxconn`; a negative
-    // backlog is the largest.
-    let backlog = usize::try_from(backlog).unwrap_or(4096).min(4096) + 1;
+    let backlog = connections(backlog);
     let listener = socket.listen(backlog).map_err(|error| errno(&error))?;
     sock.backlog.store(backlog, Relaxed);
     let _ = listener.set_nonblocking(true);
@@ -420,12 +453,7 @@ fn accept_from(sock: &Arc<Sock>, flags: c_int) -> Result<(c_int, SocketAddr), c_
         Endpoint::Stream(_) | Endpoint::Open => return Err(libc::EINVAL),
     };
     let mut wait = Wait::new(sock, Side::Receive, 0);
-    let (stream, peer) = wait.until(|| {
-        if sock.shut.load(Relaxed) {
-            return Err(std::io::Error::from_raw_os_error(libc::EINVAL));
-        }
-        listener.accept()
-    })?;
+    let (stream, peer) = wait.until(|| listener.accept())?;
     let nonblocking = flags & libc::SOCK_NONBLOCK != 0;
     let accepted = Arc::new(Sock::accepted(sock, stream, nonblocking));
     stats::socket(true);

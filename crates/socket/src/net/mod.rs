@@ -149,6 +149,11 @@ impl Net {
         self.first().lock().stack.addresses().collect()
     }
 
+    /// Whether an address is the host's own; with one of 127.0.0.0/8 all of them are.
+    pub fn is_own_address(&self, address: IpAddr) -> bool {
+        self.first().lock().stack.is_own_address(address)
+    }
+
     /// Events of addresses and routers, including the latest that have already happened.
     /// Each event is delivered once, to the first reader.
     pub fn events(&self) -> Events {

@@ -121,6 +121,20 @@ impl TcpListener {
         Ok(())
     }
 
+    /// Sets the limit on connections that wait to be accepted (a second `listen(2)`); more that wait already
+    /// stay.
+    ///
+    /// # Errors
+    /// `EINVAL` after [`TcpListener::shutdown`].
+    pub fn set_backlog(&self, backlog: usize) -> io::Result<()> {
+        for core in self.0.shards() {
+            let id = listener(core)?;
+            let set = core.look(|state| state.stack.tcp_set_backlog(id, backlog));
+            set.map_err(|_| Errno::INVAL)?;
+        }
+        Ok(())
+    }
+
     /// An iterator that accepts connections without end.
     pub fn incoming(&self) -> Incoming<'_> {
         Incoming(self)

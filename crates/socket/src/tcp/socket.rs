@@ -40,7 +40,7 @@ impl TcpSocket {
     /// `EADDRNOTAVAIL` if the address is not the net's.
     pub fn bind(&mut self, local: SocketAddr) -> io::Result<()> {
         let ip = local.ip();
-        if !ip.is_unspecified() && !self.net.addresses().contains(&ip) {
+        if !ip.is_unspecified() && !self.net.is_own_address(ip) {
             return Err(rustix::io::Errno::ADDRNOTAVAIL.into());
         }
         self.local = Some(local);

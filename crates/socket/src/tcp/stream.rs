@@ -88,6 +88,12 @@ impl TcpStream {
         }
     }
 
+    /// Whether the connection has ended with an error, which may have been reported or not.
+    pub fn has_failed(&self) -> bool {
+        self.core
+            .look(|state| state.stack.tcp_error(self.id).is_some())
+    }
+
     /// The connection's error, if it was not yet reported; marks the error as reported.
     fn error(&self, state: &mut NetState) -> Option<Errno> {
         let found = errno::tcp(state.stack.tcp_error(self.id)?);
@@ -152,7 +158,7 @@ impl TcpStream {
 
     fn try_write(&self, state: &mut NetState, bytes: &[u8]) -> Result<usize, Errno> {
         if state.socket_waiters(self.core.id).shut_write {
-            return Err(Errno::PIPE);
+            return Err(self.error(state).unwrap_or(Errno::PIPE));
         }
         state.check()?;
         match state.stack.tcp_write(self.id, bytes) {
@@ -171,7 +177,7 @@ impl TcpStream {
     pub fn send_urgent(&self, bytes: &[u8]) -> io::Result<usize> {
         self.core.wait(Interest::Write, |state, _| {
             if state.socket_waiters(self.core.id).shut_write {
-                return Err(Errno::PIPE);
+                return Err(self.error(state).unwrap_or(Errno::PIPE));
             }
             state.check()?;
             match state.stack.tcp_write_urgent(self.id, bytes) {
@@ -227,7 +233,8 @@ impl TcpStream {
     }
 
     /// Shuts down one or both directions. The peer reads the end after what was written;
-    /// reads on this side return the end after what has arrived.
+    /// reads on this side return the end after what has arrived. With both directions shut down,
+    /// data that arrives resets the connection.
     ///
     /// # Errors
     /// `ENOTCONN` if the connection is over.
@@ -244,6 +251,10 @@ impl TcpStream {
             let watch = state.socket_waiters(self.core.id);
             watch.shut_read |= how != Shutdown::Write;
             watch.shut_write |= how != Shutdown::Read;
+            if how != Shutdown::Write {
+                let shut = state.stack.tcp_shutdown_read(self.id);
+                shut.map_err(errno::tcp)?;
+            }
             if how != Shutdown::Read {
                 let shut = state.stack.tcp_shutdown(now_ns, self.id);
                 shut.map_err(errno::tcp)?;
@@ -529,6 +540,23 @@ impl TcpStream {
         set.map_err(|error| errno::tcp(error).into())
     }
 
+    /// Sets the time from one keep-alive probe to the next in seconds (`TCP_KEEPINTVL`), 75 by default,
+    /// and the number of probes without an answer that end the connection (`TCP_KEEPCNT`), 9 by default.
+    /// With a user timeout the time without an answer ends it instead.
+    ///
+    /// # Errors
+    /// `EINVAL` if one is 0, `ENOTCONN` if this side reset the connection.
+    pub fn set_keepalive_probes(&self, interval_s: u16, probes: u8) -> io::Result<()> {
+        if interval_s == 0 || probes == 0 {
+            return Err(Errno::INVAL.into());
+        }
+        let set = self.core.call(|state, _| {
+            let stack = &mut state.stack;
+            stack.tcp_set_keep_alive_probes(self.id, interval_s, probes)
+        });
+        set.map_err(|error| errno::tcp(error).into())
+    }
+
     /// Limits how long a write waits; then it fails with `EAGAIN`.
     ///
     /// # Errors
@@ -619,6 +647,10 @@ impl Write for &TcpStream {
 
     fn write_vectored(&mut self, slices: &[IoSlice<'_>]) -> io::Result<usize> {
         self.core.wait(Interest::Write, |state, _| {
+            if slices.iter().all(|slice| slice.is_empty()) {
+                // It fails where any write would.
+                return self.try_write(state, &[]);
+            }
             let mut written = 0;
             for slice in slices.iter().filter(|slice| !slice.is_empty()) {
                 match self.try_write(state, slice) {

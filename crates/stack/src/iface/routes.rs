@@ -208,10 +208,22 @@ impl Routes {
         addresses.chain(routes).min().unwrap_or(u64::MAX)
     }
 
-    /// Whether the address belongs to the host.
+    /// Whether the address belongs to the host; with one of 127.0.0.0/8 all of them do (RFC 1122
+    /// §3.2.1.3).
     #[inline]
     pub(crate) fn is_ours(&self, address: IpAddr) -> bool {
-        self.find(address).is_some_and(LocalAddress::is_ours)
+        match self.find(address) {
+            Some(owned) => owned.is_ours(),
+            None => address.is_loopback() && self.has_loopback_network(address),
+        }
+    }
+
+    #[cold]
+    fn has_loopback_network(&self, address: IpAddr) -> bool {
+        let contains = |owned: &LocalAddress| {
+            owned.prefix.address().is_loopback() && owned.prefix.contains(address)
+        };
+        self.addresses.iter().any(contains)
     }
 
     /// The next hop to a unicast address; `None` if there is no route.

@@ -40,6 +40,15 @@ impl Stack {
         self.udp.connect(&self.interfaces, socket, remote)
     }
 
+    /// Takes a UDP socket's peer away: the socket has the address again that it was bound to, and receives
+    /// from all. Datagrams that wait stay.
+    ///
+    /// # Errors
+    /// If the socket is closed.
+    pub fn udp_disconnect(&mut self, socket: UdpId) -> Result<(), BindError> {
+        self.udp.disconnect(socket)
+    }
+
     /// Undoes [`Stack::udp_connect`], with the addresses that it returned.
     ///
     /// # Errors

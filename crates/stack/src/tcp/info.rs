@@ -156,7 +156,7 @@ impl Pcb {
             peer_closed: self.has_ended(),
             ca_state: self.repair(),
             retries: self.recovery.retries,
-            probes: self.activity.probes,
+            probes: self.activity.probes.into(),
             backoff: self.rtt.backoff(),
             timestamps: self.negotiated.timestamps.is_some() && !self.is_opening(),
             sack: self.negotiated.sack,

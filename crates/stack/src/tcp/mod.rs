@@ -214,13 +214,13 @@ impl Default for TcpConfig {
 /// [`Stack::tcp_limit_memory`](crate::Stack::tcp_limit_memory).
 pub const MEMORY_DEFAULT: usize = 1 << 30;
 
-/// Time between keep-alive probes, in nanoseconds: 75 s (RFC 9293 §3.8.4; Linux'
+/// Default time between keep-alive probes, in seconds (RFC 9293 §3.8.4; Linux'
 /// `tcp_keepalive_intvl`).
-pub const KEEPALIVE_INTERVAL_NS: u64 = 75_000_000_000;
+pub const KEEPALIVE_INTERVAL_S: u16 = 75;
 
-/// Unanswered keep-alive probes after which the peer is given up (Linux'
+/// Default number of unanswered keep-alive probes after which the peer is given up (Linux'
 /// `tcp_keepalive_probes`).
-pub const KEEPALIVE_PROBES_MAX: u32 = 9;
+pub const KEEPALIVE_PROBES_MAX: u8 = 9;
 
 impl TcpConfig {
     fn send(&self, iss: Seq) -> SendBuffer {

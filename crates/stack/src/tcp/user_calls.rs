@@ -3,7 +3,7 @@
 use super::buffer::byte_ring::clamp;
 use super::pcb::{Pcb, State};
 use super::seq::Seq;
-use super::{KEEPALIVE_INTERVAL_NS, ListenerId, Tcp, TcpError, TcpId, TcpOptions};
+use super::{ListenerId, Tcp, TcpError, TcpId, TcpOptions};
 use crate::deadline::{OptDeadline, as_ns, from_ns};
 use crate::iface::{Interface, UnreachableKind};
 use crate::links::{Interfaces, strip_zone, with_zone};
@@ -261,6 +261,11 @@ impl Tcp {
         Ok(())
     }
 
+    pub(crate) fn shutdown_read(&mut self, id: TcpId) -> Result<(), TcpError> {
+        self.get(id)?.user.read_shut = true;
+        Ok(())
+    }
+
     pub(crate) fn close(&mut self, now_ns: u64, hosts: &mut Interfaces, id: TcpId) {
         let Ok(pcb) = self.get(id) else {
             return;
@@ -372,6 +377,12 @@ impl Tcp {
         Ok(())
     }
 
+    pub(crate) fn set_backlog(&mut self, id: ListenerId, backlog: usize) -> Result<(), TcpError> {
+        let listener = self.listeners.get_mut(id.0).ok_or(TcpError::Closed)?;
+        listener.backlog = backlog.max(1);
+        Ok(())
+    }
+
     pub(crate) fn set_cork(&mut self, id: TcpId, cork: bool) -> Result<(), TcpError> {
         self.get(id)?.send.cork = cork;
         self.wake_output(id.0);
@@ -455,6 +466,17 @@ impl Tcp {
             pcb.start_keep_alive(now_ns);
         }
         self.after_event(now_ns, id.0);
+        Ok(())
+    }
+
+    pub(crate) fn set_keep_alive_probes(
+        &mut self,
+        id: TcpId,
+        interval_s: u16,
+        probes: u8,
+    ) -> Result<(), TcpError> {
+        let pcb = self.get(id)?;
+        pcb.activity.set_keep_alive_probes(interval_s, probes);
         Ok(())
     }
 
@@ -681,7 +703,8 @@ impl Pcb {
         } else {
             self.activity.probes += 1;
             self.ack.probe_window = true;
-            self.timers.keepalive_or_time_wait_ns = from_ns(now_ns + KEEPALIVE_INTERVAL_NS);
+            self.timers.keepalive_or_time_wait_ns =
+                from_ns(now_ns + self.activity.keep_alive_interval_ns());
         }
     }
 }

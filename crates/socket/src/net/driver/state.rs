@@ -502,7 +502,7 @@ impl NetState {
             writable: room || shut_write || state == tcp::State::Closed,
             all_acked: self.stack.tcp_all_acked(id),
             ended: ended || shut_read,
-            over: error.is_some() || ended && shut_write,
+            over: error.is_some() || (ended || shut_read) && shut_write,
             failed: error.is_some() && !is_reported,
             ..Readiness::default()
         }

@@ -8,9 +8,9 @@
 //!  readable       a byte lies in its queue, sent from the other end
 //!  writable       its own queue has room, filled and drained by us
 //!  POLLRDHUP      the other end is shut down for writing   it is shut down for reading
-//!  POLLHUP        the other end is closed                  it is shut down both ways
-//!  POLLERR        the same, and it had not read all        the other end has parted from it,
-//!                                                          and had not read all: cleared by
+//!  POLLHUP        it is shut down both ways                it is shut down both ways
+//!  POLLERR        the other end was closed, and had        the other end has parted from it,
+//!                 not read all                             and had not read all: cleared by
 //!                                                          reading SO_ERROR
 //! ```
 //!
@@ -46,6 +46,7 @@ pub(crate) struct ReadyFd {
     is_readable: bool,
     is_writable: bool,
     is_ended: bool,
+    is_over: bool,
     is_erroneous: bool,
 }
 
@@ -65,6 +66,7 @@ impl ReadyFd {
             is_readable: false,
             is_writable: true,
             is_ended: false,
+            is_over: false,
             is_erroneous: false,
         })
     }
@@ -113,12 +115,13 @@ impl ReadyFd {
             let _ = shutdown(other, Shutdown::Write);
             self.is_ended = true;
         }
-        if now.over {
-            if now.failed {
-                fill(&self.fd)
-            } else {
-                drain(other)
-            }
+        if now.over && !self.is_over {
+            // What the other end has not read becomes the error, if it is closed.
+            let _ = send(&self.fd, &[0], SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
+            let _ = shutdown(&self.fd, Shutdown::Both);
+            self.is_over = true;
+        }
+        if now.over && now.failed {
             self.other = None;
         }
     }

@@ -365,7 +365,7 @@ impl Pcb {
         let unfit = match self.state {
             State::CloseWait | State::LastAck => !bare,
             State::SynReceived => ack == self.send.una,
-            _ => self.user.orphaned && !payload.is_empty(),
+            _ => !payload.is_empty() && self.refuses_data(),
         };
         if unfit || !in_order || self.negotiated.is_old(now_ns, timestamps) {
             return None;

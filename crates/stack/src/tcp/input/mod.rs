@@ -243,9 +243,9 @@ impl Pcb {
         self.note_timestamp(now_ns, arrived.seq, arrived.repr.options.timestamps);
         self.take_ack(now_ns, &AckInfo::from_segment(arrived, self.send.scale));
         let end = arrived.data_seq().plus(arrived.payload.len());
-        if self.user.orphaned && !arrived.payload.is_empty() && self.receive.nxt.before(end) {
+        if self.refuses_data() && !arrived.payload.is_empty() && self.receive.nxt.before(end) {
             // No application will read it, and the peer should know (RFC 2525 §2.17).
-            self.end(None);
+            self.end((!self.user.orphaned).then_some(TcpError::Reset));
             return Effect::SendRst;
         }
         self.take_urgent(arrived);
@@ -265,6 +265,15 @@ impl Pcb {
             }
             _ => self.receive.nxt.before(arrived.seq),
         }
+    }
+
+    /// Whether no application will read data that arrives: it has closed the connection, or shut both
+    /// directions down (RFC 9293 §3.6.1).
+    #[inline]
+    pub(super) fn refuses_data(&self) -> bool {
+        let is_shut =
+            || self.user.read_shut && matches!(self.state, State::FinWait1 | State::FinWait2);
+        self.user.orphaned || is_shut()
     }
 
     /// Records an acceptable segment. After a long silence of the peer, whose congestion window

@@ -10,6 +10,8 @@ pub(in crate::tcp) struct UserSide {
     pub(in crate::tcp) options: TcpOptions,
     /// Whether the application has closed the connection or was never given it.
     pub(in crate::tcp) orphaned: bool,
+    /// Whether the application has shut the connection down for reading.
+    pub(in crate::tcp) read_shut: bool,
     /// Whether the connection was closed with a linger time, after which it is reset unless
     /// everything was acknowledged.
     pub(in crate::tcp) linger_reset: bool,
@@ -21,6 +23,7 @@ impl UserSide {
             error: None,
             options: TcpOptions::default(),
             orphaned: false,
+            read_shut: false,
             linger_reset: false,
         }
     }
