@@ -23,7 +23,7 @@ const TEXT_MAX: usize = 256;
 
 /// The [`summary`] of a frame with `wire_len` bytes; if its IP header states
 /// more, preceded by tcpdump's `truncated-ip`.
-pub(crate) fn line(bytes: &[u8], wire_len: usize, linktype: LinkType) -> String {
+pub fn line(bytes: &[u8], wire_len: usize, linktype: LinkType) -> String {
     let summary = summary(bytes, linktype);
     match missing_of_ip(bytes, wire_len, linktype) {
         Some((name, missing)) => format!("truncated-{name} - {missing} bytes missing! {summary}"),
@@ -70,7 +70,7 @@ fn missing_of_ip(
 
 /// Sender, receiver and content, as far as the bytes allow; a truncated header
 /// is marked as by tcpdump, such as `[|tcp]`.
-pub(crate) fn summary(bytes: &[u8], linktype: LinkType) -> String {
+pub fn summary(bytes: &[u8], linktype: LinkType) -> String {
     match linktype {
         LinkType::EN10MB => of_ethernet(bytes, DEPTH_MAX).ok_or("[|ether]"),
         LinkType::RAW => ip::packet(bytes, DEPTH_MAX).ok_or("[|ip]"),
