@@ -1,9 +1,10 @@
-//! Bytes as a frame of any link type: counted, decoded within the limits, and followed.
+//! Bytes as a frame of any link type: put into a line, counted, decoded within the limits, and
+//! followed.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
 use weir_monitor::tree::{FIELDS_MAX, LAYERS_MAX, decode, payload, server_name};
-use weir_monitor::{Digest, Follow, Limits, Model, Seen};
+use weir_monitor::{Digest, Follow, Limits, Model, Seen, frame_summary};
 use weir_wire::LinkType;
 
 fuzz_target!(|data: &[u8]| {
@@ -11,6 +12,9 @@ fuzz_target!(|data: &[u8]| {
         return;
     };
     let linktype = LinkType::NAMED[usize::from(*first) % LinkType::NAMED.len()].0;
+    let line = frame_summary::line(bytes, bytes.len(), linktype);
+    assert!(!line.is_empty() && line.len() <= frame_summary::LINE_MAX);
+    assert!(!line.chars().any(char::is_control));
     let layers = decode(bytes, linktype);
     assert!(layers.len() <= LAYERS_MAX);
     assert!(layers.iter().map(|layer| layer.fields.len()).sum::<usize>() <= FIELDS_MAX);

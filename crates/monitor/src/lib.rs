@@ -2,7 +2,8 @@
 //!
 //! ```text
 //!  frame ─► digest ─┬─► model: totals, talkers, conversations, protocols, rates
-//!                   └─► store: the last frames ─┬─► tree: the fields of one frame
+//!                   └─► store: the last frames ─┬─► frame_summary: one frame in a line
+//!                                               ├─► tree: the fields of one frame
 //!                                               └─► follow: the bytes of one connection
 //! ```
 //!
@@ -15,6 +16,7 @@
 
 mod digest;
 mod follow;
+pub mod frame_summary;
 mod history;
 mod model;
 mod protocol;

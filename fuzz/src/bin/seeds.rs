@@ -36,8 +36,7 @@ fn main() -> std::io::Result<()> {
         "views",
         vec![frame()[14..].to_vec(), frame()[34..].to_vec()],
     )?;
-    // The link type Ethernet, the second of the named.
-    write(&root, "monitor", vec![[vec![1], frame()].concat()])?;
+    write(&root, "monitor", monitored()?)?;
     write(&root, "message", messages())
 }
 
@@ -52,6 +51,39 @@ fn write(root: &Path, target: &str, seeds: Vec<Vec<u8>>) -> std::io::Result<()> 
     }
     println!("{target}: {} seeds", seeds.len().min(EACH));
     Ok(())
+}
+
+/// Frames of many protocols, of the files with which the monitor's lines are tested.
+fn monitored() -> std::io::Result<Vec<Vec<u8>>> {
+    /// Ethernet, the second of the named link types.
+    const ETHERNET: u8 = 1;
+    let folder = concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/../crates/monitor/tests/frame_summary/frames"
+    );
+    let mut files: Vec<PathBuf> = std::fs::read_dir(folder)?
+        .map(|entry| entry.map(|entry| entry.path()))
+        .collect::<std::io::Result<_>>()?;
+    files.retain(|path| path.extension().is_some_and(|ending| ending == "txt"));
+    files.sort();
+    let mut seeds = vec![[vec![ETHERNET], frame()].concat()];
+    for path in files {
+        let text = std::fs::read_to_string(path)?;
+        for part in format!("\n{text}").split("\n# ").skip(1) {
+            let digits: String = part
+                .lines()
+                .skip(1)
+                .take_while(|line| !line.starts_with('='))
+                .collect();
+            let bytes = digits.as_bytes().chunks(2).map(|pair| {
+                let pair = std::str::from_utf8(pair).expect("ASCII");
+                u8::from_str_radix(pair, 16).expect("hexadecimal digits")
+            });
+            seeds.push(std::iter::once(ETHERNET).chain(bytes).collect());
+        }
+    }
+    let step = seeds.len().div_ceil(EACH);
+    Ok(seeds.into_iter().step_by(step).collect())
 }
 
 /// A TCP segment to port 80 in an Ethernet frame.

@@ -44,7 +44,7 @@ Examples:
   weir listen eth0 --fanout workers 'tcp port 80'
 
 A line a frame: the time of day (UTC), `In` for received frames and `Out` for sent ones, and
-what `tcpdump -nS` says: ends, protocol, sequence numbers, options, names in DNS, TLS and HTTP; at
+at least what `tcpdump -nS` says: ends, protocol, sequence numbers, options, codes, names; at
 its end the frame's bytes.
 
 At the end one line: with --json {\"frames\":n,\"bytes\":b,\"lost\":l}, bytes as on the wire, lost for

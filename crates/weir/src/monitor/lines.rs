@@ -1,10 +1,10 @@
 //! What is shown of a frame: its line in a list, its fields, its bytes.
 
 use super::views::{self, Look, Said};
-use crate::report::frame_summary;
 use serde::Serialize;
 use std::ops::Range;
 use weir_monitor::StoredFrame;
+use weir_monitor::frame_summary;
 
 /// A line of the tree.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]

@@ -3,7 +3,6 @@
 pub(super) mod atomic_write;
 pub(super) mod flow_cache;
 pub(super) mod format;
-pub(super) mod frame_summary;
 pub(super) mod metrics;
 pub(super) mod plot;
 pub(super) mod round_trips;

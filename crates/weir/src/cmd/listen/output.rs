@@ -4,7 +4,6 @@ use super::Args;
 use super::capture::Capture;
 use crate::error::{CliError, say};
 use crate::report::format;
-use crate::report::frame_summary;
 use crate::signals::ShutdownSignal;
 use serde::Serialize;
 use std::borrow::Cow;
@@ -13,6 +12,7 @@ use std::path::Path;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use weir_broker::{Frame, Frames};
 use weir_link::pcap::{FrameRef, Interface};
+use weir_monitor::frame_summary;
 use weir_wire::LinkType;
 
 /// The summary, with a stable JSON form.

@@ -87,7 +87,19 @@ pub(super) fn v6(payload: &[u8]) -> Option<String> {
         11 => "inf-req",
         12 => "relay-fwd",
         13 => "relay-reply",
+        14 => "leasequery",
+        15 => "leasequery-reply",
+        16 => "leasequery-done",
+        17 => "leasequery-data",
+        18 => "reconfigure-request",
+        19 => "reconfigure-reply",
+        20 => "dhcp4-query",
+        21 => "dhcp4-response",
         _ => return None,
     };
-    Some(format!("dhcp6 {name}"))
+    let transaction = chunk::<4>(payload, 0).filter(|_| !name.starts_with("relay"));
+    Some(match transaction {
+        Some([_, a, b, c]) => format!("dhcp6 {name}, xid {a:02x}{b:02x}{c:02x}"),
+        None => format!("dhcp6 {name}"),
+    })
 }

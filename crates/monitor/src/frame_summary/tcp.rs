@@ -1,7 +1,7 @@
-//! TCP segments (RFC 9293), and the first line of their content.
+//! TCP segments (RFC 9293), and what their content begins with.
 
 use super::ip::Carried;
-use super::{byte, dns, half, harmless, word};
+use super::{byte, chunk, dns, half, harmless, hex, mpls, routing, rpc, services, text, word};
 use std::fmt::Write;
 use weir_wire::tcp::Flags;
 
@@ -104,32 +104,127 @@ fn option_name(kind: u8, option: &[u8]) -> Option<String> {
         }
         (8, 10) => format!("TS val {} ecr {}", word(option, 2)?, word(option, 6)?),
         (34, 2) => "tfo  cookiereq".to_owned(),
-        (34, _) => {
-            let cookie: String = option[2..]
-                .iter()
-                .map(|byte| format!("{byte:02x}"))
-                .collect();
-            format!("tfo  cookie {cookie}")
+        (34, _) => format!("tfo  cookie {}", hex(&option[2..])),
+        // RFC 2385, RFC 5925, RFC 5482, RFC 8684.
+        (19, 18) => format!("md5 {}", hex(&option[2..])),
+        (29, 4..) => {
+            let (key, next) = (option[2], option[3]);
+            let mac = hex(&option[4..]);
+            format!("tcp-ao keyid {key} rnextkeyid {next} mac 0x{mac}")
         }
+        (28, 4) => {
+            let value = half(option, 2)?;
+            // In minutes if the first bit is set.
+            let unit = if value & 0x8000 == 0 { 1 } else { 60 };
+            let seconds = u32::from(value & 0x7fff) * unit;
+            format!("uto {value:#x} {seconds}")
+        }
+        (30, 4..) => mptcp(option)?,
+        (_, len) if len > 2 => format!("unknown-{kind} 0x{}", hex(&option[2..])),
         _ => return None,
     })
 }
 
-/// The summary of a segment's data: DNS, TLS or HTTP.
+/// An option of Multipath TCP (RFC 8684 section 3).
+fn mptcp(option: &[u8]) -> Option<String> {
+    let long = |at: usize| chunk::<8>(option, at).map(u64::from_be_bytes);
+    let (len, subtype, low) = (option.len(), option[2] >> 4, option[2] & 0xf);
+    let flags = option[3];
+    let what = match subtype {
+        0 => {
+            let checksum = if flags & 0x80 == 0 { "" } else { " csum" };
+            let keys = [long(4), long(12)].into_iter().flatten();
+            let keys: Vec<String> = keys.map(|key| format!("{key:#x}")).collect();
+            let keys = match keys.as_slice() {
+                [] => String::new(),
+                keys => format!(" {{{}}}", keys.join(",")),
+            };
+            format!("capable v{low}{checksum}{keys}")
+        }
+        1 => {
+            let backup = if low & 1 == 0 { "" } else { " backup" };
+            match len {
+                12 => {
+                    let (token, nonce) = (word(option, 4)?, word(option, 8)?);
+                    format!("join{backup} id {flags} token {token:#x} nonce {nonce:#x}")
+                }
+                16 => {
+                    let (hmac, nonce) = (long(4)?, word(option, 12)?);
+                    format!("join{backup} id {flags} hmac {hmac:#x} nonce {nonce:#x}")
+                }
+                _ => format!("join hmac 0x{}", hex(&option[4..])),
+            }
+        }
+        2 => dss(option, flags)?,
+        3 => format!("add-addr id {flags} 0x{}", hex(&option[4..])),
+        4 => format!("rem-addr id {flags}"),
+        5 => format!("prio{}", if low & 1 == 0 { "" } else { " backup" }),
+        6 => format!("fail {}", long(4)?),
+        7 => format!("fast-close key {:#x}", long(4)?),
+        8 => format!("reset {flags:#04x}"),
+        subtype => format!("subtype {subtype}"),
+    };
+    Some(format!("mptcp {len} {what}"))
+}
+
+/// The data sequence signal: an acknowledgment, and the mapping of a segment.
+fn dss(option: &[u8], flags: u8) -> Option<String> {
+    let mut at = 4;
+    let mut number = |is_long: bool| {
+        let start = at;
+        at += if is_long { 8 } else { 4 };
+        if is_long {
+            chunk::<8>(option, start).map(u64::from_be_bytes)
+        } else {
+            word(option, start).map(u64::from)
+        }
+    };
+    let mut text = String::from("dss");
+    if flags & 0x10 != 0 {
+        text += " fin";
+    }
+    if flags & 1 != 0 {
+        text += &format!(" ack {}", number(flags & 2 != 0)?);
+    }
+    if flags & 4 != 0 {
+        let (seq, subflow) = (number(flags & 8 != 0)?, number(false)?);
+        text += &format!(" seq {seq} subseq {subflow} len {}", half(option, at)?);
+        if let Some(checksum) = half(option, at + 2) {
+            text += &format!(" csum {checksum:#x}");
+        }
+    }
+    Some(text)
+}
+
+/// The summary of a segment's data, by its transport port or its first bytes.
 fn payload_of(carried: &Carried<'_>, payload: &[u8]) -> Option<String> {
-    let is_of = |port| half(carried.bytes, 0) == Some(port) || half(carried.bytes, 2) == Some(port);
-    if is_of(53) {
+    let ports = [half(carried.bytes, 0)?, half(carried.bytes, 2)?];
+    let is_of = |port| ports.contains(&port);
+    let by_port = ports
+        .into_iter()
+        .find_map(|port| of_port(port, payload))
+        .or_else(|| tls(payload).map(|summary| format!("TLS {summary}")))
+        .or_else(|| text::of_segment(payload, is_of));
+    by_port.map(|summary| format!(", {summary}"))
+}
+
+fn of_port(port: u16, payload: &[u8]) -> Option<String> {
+    match port {
         // Behind its length field (RFC 1035 section 4.2.2).
-        return dns::message(payload.get(2..)?, false).map(|summary| format!(", DNS {summary}"));
+        53 => {
+            let (len, summary) = (half(payload, 0)?, dns::message(payload.get(2..)?, false)?);
+            Some(format!("DNS {summary}, length {len}"))
+        }
+        111 | 2049 => rpc::in_segment(payload, port),
+        139 | 445 => rpc::smb(payload),
+        179 => routing::bgp(payload),
+        323 => Some("RPKI-RTR".to_owned()),
+        639 => routing::msdp(payload),
+        646 => mpls::ldp(payload),
+        1723 => services::pptp(payload),
+        6633 | 6653 => services::openflow(payload),
+        _ => None,
     }
-    if let Some(summary) = tls(payload) {
-        return Some(format!(", TLS {summary}"));
-    }
-    let line = payload
-        .split(|byte| *byte == b'\r' || *byte == b'\n')
-        .next()?;
-    let is_http = line.starts_with(b"HTTP/1.") || line.windows(8).any(|some| some == b" HTTP/1.");
-    is_http.then(|| format!(", HTTP {}", harmless(line)))
 }
 
 /// A TLS hello (RFC 8446 section 4.1), with the server name that a client

@@ -1,6 +1,7 @@
 //! IPv4 and IPv6, up to the protocol that they carry.
 
-use super::{byte, chunk, half, icmp, tcp, udp, word};
+use super::{byte, chunk, half, hex, icmp, multicast, routing, sctp, tcp, tunnel, udp, word};
+use crate::protocol::ip_protocol_name;
 use std::net::{IpAddr, SocketAddr};
 use weir_wire::Protocol;
 
@@ -18,6 +19,8 @@ pub(super) struct Carried<'a> {
     pub(super) src: IpAddr,
     pub(super) dst: IpAddr,
     pub(super) protocol: Protocol,
+    /// The time to live, or hop limit.
+    pub(super) ttl: u8,
     /// The captured bytes.
     pub(super) bytes: &'a [u8],
     /// The length in the IP header, captured or not.
@@ -51,6 +54,7 @@ fn ipv4(bytes: &[u8], depth: usize) -> Option<String> {
         src: address(12)?,
         dst: address(16)?,
         protocol: Protocol(byte(bytes, 9)?),
+        ttl: byte(bytes, 8)?,
         bytes: payload.unwrap_or_default(),
         len: total_len.saturating_sub(header_len),
     };
@@ -72,6 +76,7 @@ fn ipv6(bytes: &[u8], depth: usize) -> Option<String> {
     let (src, dst) = (address(8)?, address(24)?);
     let (mut next, mut len) = (byte(bytes, 6)?, payload_len);
     let mut fragment = (0, false);
+    let mut extensions = String::new();
     for _ in 0..depth {
         let header_len = match Protocol(next) {
             Protocol::IPV6_HOP_BY_HOP | Protocol::IPV6_ROUTING | Protocol::IPV6_DESTINATION => {
@@ -82,16 +87,23 @@ fn ipv6(bytes: &[u8], depth: usize) -> Option<String> {
                 fragment = (usize::from(place & 0xfff8), place & 1 == 1);
                 Some(8)
             }
-            // The Authentication Header's length has units of 4 bytes (RFC
-            // 4302).
-            Protocol(51) => byte(rest, 1).map(|units| 4 * (usize::from(units) + 2)),
+            AH => byte(rest, 1).map(ah_len),
             _ => break,
         };
-        let Some(behind) = header_len.and_then(|header_len| rest.get(header_len..)) else {
+        let Some((header, behind)) =
+            header_len.and_then(|header_len| rest.split_at_checked(header_len))
+        else {
             break;
         };
+        extensions += &match Protocol(next) {
+            Protocol::IPV6_HOP_BY_HOP => ", hop-by-hop options".to_owned(),
+            Protocol::IPV6_DESTINATION => ", destination options".to_owned(),
+            Protocol::IPV6_ROUTING => routing_header(header),
+            AH => ah(header).unwrap_or_default(),
+            _ => String::new(),
+        };
         next = byte(rest, 0)?;
-        len = len.saturating_sub(rest.len() - behind.len());
+        len = len.saturating_sub(header.len());
         rest = behind;
         if fragment.0 > 0 {
             break;
@@ -101,6 +113,7 @@ fn ipv6(bytes: &[u8], depth: usize) -> Option<String> {
         src,
         dst,
         protocol: Protocol(next),
+        ttl: byte(bytes, 7)?,
         bytes: rest,
         len,
     };
@@ -108,7 +121,44 @@ fn ipv6(bytes: &[u8], depth: usize) -> Option<String> {
         0 => spoken(&carried, depth),
         _ => named(&carried),
     };
-    Some(text + &fragment_of(fragment.0, fragment.1, len))
+    Some(text + &fragment_of(fragment.0, fragment.1, len) + &extensions)
+}
+
+/// The Authentication Header (RFC 4302).
+const AH: Protocol = Protocol(51);
+
+/// Its length has units of 4 bytes.
+fn ah_len(units: u8) -> usize {
+    4 * (usize::from(units) + 2)
+}
+
+/// What an Authentication Header says.
+fn ah(header: &[u8]) -> Option<String> {
+    let (spi, seq) = (word(header, 4)?, word(header, 8)?);
+    let icv = hex(header.get(12..)?);
+    Some(format!(", AH(spi={spi:#010x},seq={seq:#x},icv=0x{icv})"))
+}
+
+/// A routing header: its type, and the addresses of types 0 and 4 (RFC 8754).
+fn routing_header(header: &[u8]) -> String {
+    /// Largest number of addresses shown of one header.
+    const ADDRESSES_MAX: usize = 16;
+    let [_, len, kind, left, last, ..] = header else {
+        return String::new();
+    };
+    let mut text = format!(", routing header (len={len}, type={kind}, segleft={left}");
+    if *kind == 4 {
+        let tag = half(header, 6).unwrap_or_default();
+        text += &format!(", last-entry={last}, tag={tag}");
+    }
+    if [0, 4].contains(kind) {
+        let addresses = header.get(8..).unwrap_or_default().chunks_exact(16);
+        for (number, address) in addresses.take(ADDRESSES_MAX).enumerate() {
+            let address = chunk::<16>(address, 0).map(std::net::Ipv6Addr::from);
+            text += &address.map_or_else(String::new, |it| format!(", [{number}]{it}"));
+        }
+    }
+    text + ")"
 }
 
 /// A fragment's position in its packet; empty for an unfragmented packet.
@@ -126,7 +176,7 @@ fn spoken(carried: &Carried<'_>, depth: usize) -> String {
         Protocol::UDP => udp::datagram(carried, depth),
         Protocol::ICMPV4 => icmp::v4(carried),
         Protocol::ICMPV6 => icmp::v6(carried),
-        Protocol::IGMP => icmp::igmp(carried),
+        Protocol::IGMP => multicast::igmp(carried),
         _ => other_protocol(carried, depth),
     }
     .unwrap_or_else(|| named(carried))
@@ -159,54 +209,62 @@ fn named(carried: &Carried<'_>) -> String {
     let Carried {
         src, dst, protocol, ..
     } = carried;
-    let name = match protocol.0 {
-        2 => "IGMP",
-        4 | 41 => "IP in IP",
-        47 => "GRE",
-        50 => "ESP",
-        51 => "AH",
-        59 => "no next header",
-        89 => "OSPF",
-        103 => "PIM",
-        112 => "VRRP",
-        132 => "SCTP",
-        136 => "UDP-Lite",
-        _ => return format!("{src} > {dst} {protocol}"),
-    };
-    format!("{src} > {dst} {name}")
+    match ip_protocol_name(protocol.0) {
+        Some(name) => format!("{src} > {dst} {name}"),
+        None => format!("{src} > {dst} protocol {}", protocol.0),
+    }
 }
 
-/// Protocols of which a few fields are shown.
+/// Protocols without transport ports, and SCTP.
 fn other_protocol(carried: &Carried<'_>, depth: usize) -> Option<String> {
-    let (bytes, len) = (carried.bytes, carried.len);
-    let more = match carried.protocol.0 {
-        // Tunnels: IP in IP, 6in4, GRE (RFC 2784, RFC 2890).
+    let Carried {
+        src,
+        dst,
+        bytes,
+        len,
+        ..
+    } = *carried;
+    let what = match carried.protocol.0 {
+        // IP in IP, 6in4.
         4 | 41 => {
-            return Some(format!(
-                "{} {}",
-                named(carried),
-                packet(bytes, depth.checked_sub(1)?)?
-            ));
+            let inner = packet(bytes, depth.checked_sub(1)?)?;
+            return Some(format!("{} {inner}", named(carried)));
         }
-        47 => {
-            let flags = half(bytes, 0)?;
-            let options = [0x8000, 0x2000, 0x1000].map(|flag| usize::from(flags & flag != 0));
-            let start = 4 + 4 * options.iter().sum::<usize>();
-            let inner = match half(bytes, 2)? {
-                0x0800 | 0x86dd => packet(bytes.get(start..)?, depth.checked_sub(1)?),
-                0x6558 => super::of_ethernet(bytes.get(start..)?, depth.checked_sub(1)?),
-                protocol => Some(format!("type {protocol:#06x}")),
-            };
-            return Some(format!("{} {}", named(carried), inner?));
+        33 => {
+            let text = carried.ends()?;
+            return Some(format!("{text} DCCP, length {len}"));
         }
-        50 => format!("(spi={:#010x},seq={:#x})", word(bytes, 0)?, word(bytes, 4)?),
-        51 => format!("(spi={:#010x},seq={:#x})", word(bytes, 4)?, word(bytes, 8)?),
-        132 | 136 => {
-            let name = named(carried);
-            let name = name.rsplit(' ').next().unwrap_or_default();
-            return Some(format!("{} {name}, length {len}", carried.ends()?));
+        46 => routing::rsvp(bytes, len)?,
+        47 => tunnel::gre(bytes, len, depth)?,
+        50 => {
+            let (spi, seq) = (word(bytes, 0)?, word(bytes, 4)?);
+            format!("ESP(spi={spi:#010x},seq={seq:#x}), length {len}")
         }
-        _ => String::new(),
+        51 => return behind_ah(carried, depth),
+        88 => routing::eigrp(bytes, len)?,
+        89 => routing::ospf(bytes, len)?,
+        97 => tunnel::etherip(bytes, len, depth)?,
+        103 => multicast::pim(bytes, len)?,
+        108 => format!("IPComp(cpi={:#06x}), length {len}", half(bytes, 2)?),
+        112 => routing::vrrp(carried)?,
+        132 => return sctp::packet(carried),
+        136 => return Some(format!("{} UDP-Lite, length {len}", carried.ends()?)),
+        _ => return Some(format!("{}, length {len}", named(carried))),
     };
-    Some(format!("{}{more}, length {len}", named(carried)))
+    Some(format!("{src} > {dst} {what}"))
+}
+
+/// What an Authentication Header protects.
+fn behind_ah(carried: &Carried<'_>, depth: usize) -> Option<String> {
+    let header_len = ah_len(byte(carried.bytes, 1)?);
+    let (header, rest) = carried.bytes.split_at_checked(header_len)?;
+    let inner = Carried {
+        src: carried.src,
+        dst: carried.dst,
+        protocol: Protocol(byte(header, 0)?),
+        ttl: carried.ttl,
+        bytes: rest,
+        len: carried.len.saturating_sub(header_len),
+    };
+    Some(spoken(&inner, depth.checked_sub(1)?) + &ah(header)?)
 }
