@@ -225,6 +225,15 @@ fn what_looks_beside_it_names_its_program() {
         assert!(ended.stderr.contains("left has the program"), "{ended:?}");
         assert!(ended.stderr.contains(said), "{ended:?}");
     }
+    // Frames pass on the link, of which a port at tc sees none.
+    let listen = ["listen", "left", "icmp", "--json"];
+    let listen = Running::start(&net.middle, weir([]), &listen).until("weir: port");
+    assert!(net.pings());
+    listen.signal(Signal::TERM);
+    let ended = listen.end();
+    assert_eq!(ended.json()["frames"], 0, "{ended:?}");
+    let said = "left has the program `weir_tap` at XDP, before this port";
+    assert!(ended.stderr.contains(said), "{ended:?}");
     bridge.signal(Signal::INT);
     assert_eq!(bridge.end().code, Some(0));
 }
