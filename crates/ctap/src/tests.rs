@@ -19,6 +19,7 @@ fn message() -> String {
 }
 
 #[test]
+#[cfg_attr(miri, ignore = "a tap needs the kernel")]
 fn every_function_refuses_another_threads_tap_and_frame() {
     if !testenv::root() {
         return;
