@@ -34,12 +34,16 @@
 // The C ABI: arguments are the caller's pointers.
 #![allow(unsafe_code)]
 
-use std::cell::{RefCell, UnsafeCell};
+mod owned;
+#[cfg(test)]
+mod tests;
+
+use owned::Owned;
+use std::cell::RefCell;
 use std::ffi::{CStr, CString, OsStr, c_char, c_int};
 use std::fmt::Display;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 use weir_tap::{Bypass, ChunkCounts, Config, Frame, LinkId, Pull, Tap};
 
@@ -67,45 +71,21 @@ pub struct CCensus {
 }
 
 /// `struct weir`.
-///
-/// No exclusive reference to the whole structure is created: another thread may
-/// read the thread number meanwhile.
-#[derive(Debug)]
-pub struct CTap {
-    thread: usize,
-    own: UnsafeCell<Own>,
-}
+pub type CTap = Owned<Own>;
 
-/// The part of a tap that only its thread uses.
+/// A tap, and the links that it has had.
 #[derive(Debug)]
-struct Own {
+pub struct Own {
     tap: Tap,
     links: Vec<LinkId>,
 }
 
 /// `struct weir_frame`.
-///
-/// As for [`CTap`], other threads may read the thread number.
-#[derive(Debug)]
-pub struct CFrame {
-    thread: usize,
-    frame: UnsafeCell<Frame>,
-}
+pub type CFrame = Owned<Frame>;
 
 thread_local! {
     /// The last error message.
     static MESSAGE: RefCell<CString> = RefCell::default();
-    /// A number that is unique among all threads, including those that have
-    /// ended.
-    static THREAD: usize = {
-        static NEXT: AtomicUsize = AtomicUsize::new(0);
-        NEXT.fetch_add(1, Ordering::Relaxed)
-    };
-}
-
-/// The calling thread's number.
-fn thread() -> usize {
-    THREAD.with(|number| *number)
 }
 
 /// Stores the error message.
@@ -123,16 +103,8 @@ const OTHER_THREAD: &str = "a tap and its frames belong to the thread that made 
 /// The pointer is null or came from `weir_map` or `weir_join`, was not passed
 /// to `weir_unmap` since, and is not used otherwise while the result lives.
 unsafe fn ours<'a>(tap: *mut CTap) -> Option<&'a mut Own> {
-    // SAFETY: the caller's promise; the reference only reads, and the fields
-    // read before the comparison of the thread number are never written.
-    let tap = unsafe { tap.as_ref() };
-    let Some(tap) = tap.filter(|tap| tap.thread == thread()) else {
-        failed(OTHER_THREAD);
-        return None;
-    };
-    // SAFETY: the tap belongs to this thread, which has no other reference by
-    // the caller's promise; other threads do not get here.
-    Some(unsafe { &mut *tap.own.get() })
+    // SAFETY: the caller's promise.
+    of_this_thread(unsafe { Owned::get(tap) })
 }
 
 /// The frame, if it belongs to the calling thread.
@@ -141,10 +113,15 @@ unsafe fn ours<'a>(tap: *mut CTap) -> Option<&'a mut Own> {
 /// The pointer is null or came from `weir_take` or `weir_alloc`, was not passed
 /// on since, and is not used otherwise by this thread while the result lives.
 unsafe fn our_frame<'a>(frame: *mut CFrame) -> Option<&'a mut Frame> {
-    // SAFETY: the caller's promise; only read, as above.
-    let frame = unsafe { frame.as_ref() }.filter(|frame| frame.thread == thread())?;
-    // SAFETY: as above.
-    Some(unsafe { &mut *frame.frame.get() })
+    // SAFETY: the caller's promise.
+    of_this_thread(unsafe { Owned::get(frame) })
+}
+
+fn of_this_thread<T>(found: Option<T>) -> Option<T> {
+    if found.is_none() {
+        failed(OTHER_THREAD);
+    }
+    found
 }
 
 /// The bytes of a C string.
@@ -220,13 +197,10 @@ unsafe fn config(config: *const CConfig) -> Option<Config> {
 
 fn boxed(tap: Result<Tap, weir_tap::TapError>) -> *mut CTap {
     match tap {
-        Ok(tap) => Box::into_raw(Box::new(CTap {
-            thread: thread(),
-            own: UnsafeCell::new(Own {
-                links: tap.links().collect(),
-                tap,
-            }),
-        })),
+        Ok(tap) => Owned::new(Own {
+            links: tap.links().collect(),
+            tap,
+        }),
         Err(error) => {
             failed(error);
             std::ptr::null_mut()
@@ -319,12 +293,10 @@ pub unsafe extern "C" fn weir_share(tap: *mut CTap, path: *const c_char) -> c_in
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn weir_unmap(tap: *mut CTap, census: *mut CCensus) -> c_int {
     // SAFETY: the caller's promise.
-    if unsafe { ours(tap) }.is_none() {
+    let Some(own) = of_this_thread(unsafe { Owned::take(tap) }) else {
         return -1;
-    }
-    // SAFETY: the pointer came from `Box::into_raw`, and is not used again.
-    let tap = unsafe { Box::from_raw(tap) };
-    match tap.own.into_inner().tap.unmap() {
+    };
+    match own.tap.unmap() {
         Ok(found) => {
             let ChunkCounts {
                 free,
@@ -448,19 +420,12 @@ pub unsafe extern "C" fn weir_take(tap: *mut CTap, link: c_int, to: *mut *mut CF
         Ok(Some(frame)) => {
             // SAFETY: not null, and therefore room for a pointer by the
             // caller's promise; the room may be uninitialised.
-            unsafe { to.write(framed(frame)) };
+            unsafe { to.write(Owned::new(frame)) };
             1
         }
         Ok(None) => 0,
         Err(error) => failed(error),
     }
-}
-
-fn framed(frame: Frame) -> *mut CFrame {
-    Box::into_raw(Box::new(CFrame {
-        thread: thread(),
-        frame: UnsafeCell::new(frame),
-    }))
 }
 
 /// Takes ownership of a frame back from the caller.
@@ -470,13 +435,7 @@ fn framed(frame: Frame) -> *mut CFrame {
 /// passed on since.
 unsafe fn unframed(frame: *mut CFrame) -> Option<Frame> {
     // SAFETY: the caller's promise.
-    let is_ours = unsafe { frame.as_ref() }.is_some_and(|frame| frame.thread == thread());
-    if !is_ours {
-        failed(OTHER_THREAD);
-        return None;
-    }
-    // SAFETY: the pointer came from `Box::into_raw`, and is not used again.
-    Some(unsafe { Box::from_raw(frame) }.frame.into_inner())
+    of_this_thread(unsafe { Owned::take(frame) })
 }
 
 /// Sends a frame on a link, `tap_out`.
@@ -504,7 +463,7 @@ pub unsafe extern "C" fn weir_give(tap: *mut CTap, link: c_int, frame: *mut CFra
 pub unsafe extern "C" fn weir_alloc(tap: *mut CTap) -> *mut CFrame {
     // SAFETY: the caller's promise.
     let frame = unsafe { ours(tap) }.and_then(|tap| tap.tap.alloc());
-    frame.map_or(std::ptr::null_mut(), framed)
+    frame.map_or(std::ptr::null_mut(), Owned::new)
 }
 
 /// Drops a frame, `mbuf_dealloc`.
@@ -547,9 +506,12 @@ pub unsafe extern "C" fn weir_bytes(frame: *mut CFrame, piece: u32, len: *mut us
 pub unsafe extern "C" fn weir_set(frame: *mut CFrame, bytes: *const u8, len: usize) -> c_int {
     // SAFETY: the caller's promise.
     let frame = unsafe { our_frame(frame) };
-    let Some(frame) = frame.filter(|_| !bytes.is_null()) else {
-        return failed(OTHER_THREAD);
+    let Some(frame) = frame else {
+        return -1;
     };
+    if bytes.is_null() {
+        return failed("the pointer to the bytes is null");
+    }
     // SAFETY: the caller's promise.
     let bytes = unsafe { std::slice::from_raw_parts(bytes, len) };
     if frame.set(bytes) {

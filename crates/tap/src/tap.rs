@@ -314,6 +314,12 @@ impl Tap {
         self.gate.was_metered()
     }
 
+    /// Why an interface of an earlier process's tap, which was moved to another
+    /// network namespace, stays promiscuous.
+    pub fn still_promiscuous(&self) -> Option<&GateError> {
+        self.gate.still_promiscuous()
+    }
+
     /// Makes [`unmap`](Self::unmap) restore the links, even if the bypass would
     /// stay.
     pub fn restore(&mut self) {

@@ -1,13 +1,16 @@
 //! The trust among processes that share a tap.
 //!
-//! Members of a tap are processes of one user, or of root: both ends of the
-//! socket by which a process joins check the peer's user
+//! Members of a tap are processes of one user: both ends of the socket by which
+//! a process joins compare the peer's user
 //! ([`fd_passing`](crate::shared::fd_passing)). Each member maps the memory of
 //! all frames and every ring for reading and writing. Members trust each other
 //! with the bytes of frames: a member that writes to a chunk that it does not
-//! own changes a frame while another member uses it. Whatever a member writes,
-//! no process has a chunk twice, since each process tracks its own chunks in a
-//! private bitmap.
+//! own changes a frame while another member uses it, and by the chunk's owner
+//! word it can have two other members use the chunk at once. Whatever a member
+//! writes, no pool has a chunk twice, since each tracks its own chunks in a
+//! private bitmap. `docs/explanation/crash-safety.md` lists what a hostile
+//! member can do; copies of frames would not end all of that, since the C
+//! library keeps its list of robust locks in the shared page.
 #![allow(unsafe_code)] // The promise of whom the process trusts.
 
 use std::os::fd::OwnedFd;

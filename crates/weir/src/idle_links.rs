@@ -1,4 +1,5 @@
-//! Says why nothing passes: a tapped link is down, or has no carrier.
+//! Says what an operator should know of tapped links: that one is down or has no carrier, so that nothing passes,
+//! or that one of an earlier process stays promiscuous elsewhere.
 
 use crate::error::say;
 use std::time::{Duration, Instant};
@@ -16,11 +17,14 @@ pub(crate) struct IdleLinks {
 }
 
 impl IdleLinks {
-    /// Says at the first call which links are down, and after [`CARRIER_TIME`], once, which have no carrier.
+    /// Says at the first call which links are down, or were left promiscuous, and after [`CARRIER_TIME`], once, which have no carrier.
     pub(crate) fn look(&mut self, tap: &Tap) {
         let interfaces = || tap.links().filter_map(|link| tap.interface(link));
         let Some(began) = self.began else {
             self.began = Some(Instant::now());
+            if let Some(error) = tap.still_promiscuous() {
+                say(&format!("weir: {error}"));
+            }
             for interface in interfaces().filter(|interface| !interface.up) {
                 let name = &interface.name;
                 say(&format!(

@@ -46,10 +46,11 @@ pub(crate) fn say(line: &str) {
 /// A broker, until its input ends.
 fn broker() {
     let listener = Listener::bind(Path::new(&variable("WEIR_SOCKET"))).unwrap();
-    let policy = Policy::parse(&variable("WEIR_POLICY"), &Accounts::default()).unwrap();
+    let accounts = Accounts::parse(&variable("WEIR_PASSWD"), &variable("WEIR_GROUP"));
+    let policy = Policy::parse(&variable("WEIR_POLICY"), &accounts).unwrap();
     let keep = RuntimeDir::open(Path::new(&variable("WEIR_KEEP"))).unwrap();
     let fabric = KernelBackend::open().unwrap().pinned(&keep);
-    let mut daemon = Daemon::new(listener, fabric, policy, Accounts::default()).unwrap();
+    let mut daemon = Daemon::new(listener, fabric, policy, accounts).unwrap();
     let adopted = daemon.persist_in(keep).unwrap();
     say(&format!("ready {} {}", adopted.ports, adopted.swept));
     daemon.run(std::io::stdin().as_fd()).unwrap();
@@ -188,10 +189,22 @@ impl Folder {
 
     /// A broker, and what it says it took over and swept.
     pub(crate) fn broker(&self, net: &Net, policy: &str) -> (Role, String) {
+        self.broker_with(net, policy, ["", ""])
+    }
+
+    /// The same, on a machine with these files of users and of groups.
+    pub(crate) fn broker_with(
+        &self,
+        net: &Net,
+        policy: &str,
+        [passwd, group]: [&str; 2],
+    ) -> (Role, String) {
         let set = [
             ("WEIR_SOCKET", self.socket.to_str().unwrap()),
             ("WEIR_KEEP", self.path.to_str().unwrap()),
             ("WEIR_POLICY", policy),
+            ("WEIR_PASSWD", passwd),
+            ("WEIR_GROUP", group),
         ];
         let mut role = Role::start(net, "broker", None, &set);
         let said = role.hear("ready");

@@ -2,6 +2,8 @@
 
 use crate::net::{Net, follow, net, none_more, numbers, stream};
 use crate::process::{Folder, Objects, Role};
+use rustix::process::{Gid, Uid};
+use rustix::thread::{set_thread_groups, set_thread_res_gid, set_thread_res_uid};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 use weir_broker::protocol::{Listener, VERSION};
@@ -157,6 +159,41 @@ fn ports_of_another_version_of_the_protocol_end() {
     assert!(matches!(port.counters(), Err(PortError::Refused(_))));
     net.send(5000, 5);
     assert!(none_more(&mut port));
+    broker.kill();
+}
+
+/// The process still has the group: its membership was lost meanwhile.
+#[test]
+fn a_group_that_a_user_has_lost_does_not_survive_the_broker() {
+    const PASSWD: &str = "nobody:x:65534:65534::/:\n";
+    const POLICY: &str = "[[grant]]\ngroups = [4711, 4712]\ninterfaces = ['*']\nports_max = 2\nmemory_max = '64 MiB'\n";
+    let Some(net) = net() else { return };
+    let folder = Folder::new(&net);
+    // The file does not know the other group.
+    let listed = [PASSWD, "capture:x:4711:nobody\n"];
+    let (broker, _) = folder.broker_with(&net, POLICY, listed);
+    let port_of = |gid: u32| {
+        let inside = || {
+            set_thread_groups(&[Gid::from_raw(gid)]).unwrap();
+            let (uid, gid) = (Uid::from_raw(NOBODY), Gid::from_raw(NOBODY));
+            set_thread_res_gid(gid, gid, gid).unwrap();
+            set_thread_res_uid(uid, uid, uid).unwrap();
+            let port = Port::on(net.eth_b.name()).broker(&folder.socket);
+            port.filter("udp").unwrap().open().unwrap()
+        };
+        std::thread::scope(|scope| scope.spawn(inside).join().unwrap())
+    };
+    let [mut lost, mut stays] = [4711, 4712].map(port_of);
+    broker.kill();
+    let (broker, said) = folder.broker_with(&net, POLICY, listed);
+    assert_eq!(said, "2 0", "nothing is lost yet");
+    broker.kill();
+    let (broker, said) = folder.broker_with(&net, POLICY, [PASSWD, "capture:x:4711:\n"]);
+    assert_eq!(said, "1 1");
+    assert!(matches!(lost.counters(), Err(PortError::Refused(_))));
+    net.send(5000, 3);
+    assert_eq!(numbers(&mut stays, 3), [0, 1, 2]);
+    assert!(none_more(&mut lost));
     broker.kill();
 }
 

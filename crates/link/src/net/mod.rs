@@ -27,8 +27,8 @@ pub use interface::{
     interfaces,
 };
 pub use monitor::{AddressMonitor, Event, InterfaceMonitor};
-pub(crate) use namespace::Namespace;
 pub use namespace::NamespaceError;
+pub(crate) use namespace::{Namespace, search};
 pub use neighbour::{NeighbourUpdate, Neighbours};
 pub use netlink::Netlink;
 pub use peer::{Credentials, peer_credentials, peer_groups, peer_pidfd, set_pass_rights};

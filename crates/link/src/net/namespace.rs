@@ -1,10 +1,19 @@
-//! Network namespaces without processes, which end with their descriptor.
+//! Network namespaces: those without processes, which end with their descriptor, and a search of all.
 #![allow(unsafe_code)] // A thread parts from the namespace of the others.
 
 use rustix::thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space, unshare_unsafe};
+use std::collections::HashSet;
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+/// Largest number of network namespaces that a search enters, of entries in `/run/netns` that it reads, and of
+/// processes whose namespace it looks at.
+const ENTERED_MAX: usize = 4096;
+const NAMED_MAX: usize = 16_384;
+const PROCESSES_MAX: usize = 65_536;
 
 /// Why a namespace was not created or entered.
 #[derive(Debug, thiserror::Error)]
@@ -53,6 +62,85 @@ impl AsFd for Namespace {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.0.as_fd()
     }
+}
+
+/// The result of a [`search`].
+#[derive(Debug)]
+pub(crate) struct Searched<T> {
+    /// What the function returned in the namespace where it returned something.
+    pub(crate) found: Option<T>,
+    /// The last error of a namespace that could not be entered.
+    pub(crate) refused: Option<io::Error>,
+}
+
+/// Runs a function in each network namespace that has a name of ip-netns(8) or a process, except the calling
+/// thread's, until the function returns something. A namespace that only a descriptor holds is not found.
+///
+/// # Errors
+/// If the calling thread's own namespace is not known.
+pub(crate) fn search<T: Send>(look: impl Fn() -> Option<T> + Send) -> io::Result<Searched<T>> {
+    let own = identity(Path::new("/proc/thread-self/ns/net"))?;
+    by_a_thread(move || {
+        let mut seen = HashSet::from([own]);
+        let mut refused = None;
+        for path in named().chain(of_processes()) {
+            if seen.len() > ENTERED_MAX {
+                break;
+            }
+            let entered = identity(&path).and_then(|identity| {
+                if !seen.insert(identity) {
+                    return Ok(false);
+                }
+                let namespace = File::open(&path)?;
+                move_into_link_name_space(namespace.as_fd(), Some(LinkNameSpaceType::Network))?;
+                Ok(true)
+            });
+            match entered {
+                Ok(true) => {
+                    let found = look();
+                    if found.is_some() {
+                        return Ok(Searched { found, refused });
+                    }
+                }
+                Ok(false) => {}
+                // The process has ended, or the name is left of a namespace before a reboot.
+                Err(error) if is_over(&error) => {}
+                Err(error) => refused = Some(error),
+            }
+        }
+        let found = None;
+        Ok(Searched { found, refused })
+    })
+}
+
+fn is_over(error: &io::Error) -> bool {
+    matches!(
+        error.raw_os_error(),
+        Some(libc::ENOENT | libc::ESRCH | libc::EINVAL)
+    )
+}
+
+/// What distinguishes a namespace from all others: the device and inode of its file.
+fn identity(path: &Path) -> io::Result<(u64, u64)> {
+    let file = std::fs::metadata(path)?;
+    Ok((file.dev(), file.ino()))
+}
+
+/// The files of namespaces that have a name.
+fn named() -> impl Iterator<Item = PathBuf> {
+    let entries = std::fs::read_dir("/run/netns").into_iter().flatten();
+    entries.take(NAMED_MAX).flatten().map(|entry| entry.path())
+}
+
+/// The files of the namespaces of processes.
+fn of_processes() -> impl Iterator<Item = PathBuf> {
+    let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
+    let processes = entries.filter(|entry| {
+        let name = entry.file_name();
+        name.as_encoded_bytes().iter().all(u8::is_ascii_digit)
+    });
+    let processes = processes.take(PROCESSES_MAX);
+    processes.map(|process| process.path().join("ns/net"))
 }
 
 /// Runs a function on a new thread: namespaces belong to threads.

@@ -57,7 +57,9 @@ mod tests {
 
     #[test]
     fn finds_the_least_of_many() {
-        for classes in [1, 64, 65, 4_096, 4_097, 65_536] {
+        // Miri interprets each step.
+        let most = if cfg!(miri) { 4_097 } else { 65_536 };
+        for classes in [1, 64, 65, 4_096, 4_097, most] {
             let mut all = Priority::new(classes);
             assert_eq!(all.next(), None);
             for class in (0..classes).rev() {

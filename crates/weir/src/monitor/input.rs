@@ -200,8 +200,8 @@ impl Live {
         }
         let queues = ports.iter().map(|one| one.port.queue().0);
         let queue = queues.min().unwrap_or(QUEUE_DEFAULT.0);
-        let notes = ports.iter();
-        let notes = notes.filter_map(|one| live_port::earlier_program(&one.name, &one.port));
+        let notes = ports.iter_mut();
+        let notes = notes.filter_map(|one| live_port::earlier_program(&one.name, &mut one.port));
         let notes: Vec<String> = notes.collect();
         Ok(Live {
             note: (!notes.is_empty()).then(|| notes.join("; ")),

@@ -6,6 +6,7 @@ mod common;
 mod filters;
 #[path = "../common/live.rs"]
 mod live;
+mod moved;
 mod storms;
 
 use common::{Folder, weir};
@@ -224,6 +225,15 @@ fn what_looks_beside_it_names_its_program() {
         assert!(ended.stderr.contains("left has the program"), "{ended:?}");
         assert!(ended.stderr.contains(said), "{ended:?}");
     }
+    // Frames pass on the link, of which a port at tc sees none.
+    let listen = ["listen", "left", "icmp", "--json"];
+    let listen = Running::start(&net.middle, weir([]), &listen).until("weir: port");
+    assert!(net.pings());
+    listen.signal(Signal::TERM);
+    let ended = listen.end();
+    assert_eq!(ended.json()["frames"], 0, "{ended:?}");
+    let said = "left has the program `weir_tap` at XDP, before this port";
+    assert!(ended.stderr.contains(said), "{ended:?}");
     bridge.signal(Signal::INT);
     assert_eq!(bridge.end().code, Some(0));
 }
@@ -290,29 +300,6 @@ fn what_a_running_bridge_has_is_not_cleaned() {
     let again = net.clean();
     assert_eq!(again.code, Some(0), "{again:?}");
     assert!(again.stderr.contains("nothing joins"), "{again:?}");
-}
-
-/// Into a namespace without a weir process.
-#[test]
-fn an_interface_that_was_moved_away_is_gone() {
-    let Some(net) = net() else { return };
-    let bridge = net
-        .bridge(&["--bypass", "wire", "--hang-ms", "10000"])
-        .until("ready");
-    net.right.move_to(&net.b).unwrap();
-    let ended = bridge.end();
-    assert_eq!(ended.code, Some(1), "{ended:?}");
-    assert!(ended.stderr.contains("`right` is gone"), "{ended:?}");
-    assert!(net.attached()[0], "the bypass stays");
-    let cleaned = net.clean();
-    assert_eq!(cleaned.code, Some(0), "{cleaned:?}");
-    assert!(!net.attached()[0]);
-    let again = net.clean();
-    assert_eq!(again.code, Some(1), "{again:?}");
-    assert!(
-        again.stderr.contains("there is no interface `right`"),
-        "{again:?}"
-    );
 }
 
 /// Flow cache entries end with their bridge; the next one does not find them.

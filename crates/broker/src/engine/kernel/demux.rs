@@ -613,3 +613,6 @@ impl InterfaceDemux for KernelDemux {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -42,6 +42,18 @@ pub enum GateError {
         /// That process, if the system shows it.
         by: Option<OwnerProcess>,
     },
+    /// An interface that was moved to another network namespace keeps the promiscuous flag that weir has set.
+    #[error(
+        "an interface of an earlier weir, number {ifindex} in another network namespace, stays promiscuous: \
+         {}: `ip link set dev NAME promisc off` there",
+        not_found(source)
+    )]
+    StillPromiscuous {
+        /// Its number there.
+        ifindex: u32,
+        /// Why a namespace could not be entered.
+        source: Option<io::Error>,
+    },
     /// Another process of the same tap counts frames in the programs.
     #[error(
         "another process that shares this tap meters its links: only that process can change their programs"
@@ -128,6 +140,14 @@ fn remedy(interface: &str, by: &Option<OwnerProcess>) -> String {
              --clean` or `weir balance … --clean`"
         ),
     }
+}
+
+fn not_found(refused: &Option<io::Error>) -> String {
+    let which = refused
+        .as_ref()
+        .map(|error| format!(", of those that can be entered ({error}),"));
+    let which = which.unwrap_or_default();
+    format!("no namespace with a process or a name of `ip netns`{which} has it")
 }
 
 fn owner_text(holder: &Option<OwnerProcess>) -> String {

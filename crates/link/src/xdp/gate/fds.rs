@@ -77,6 +77,7 @@ impl Gate {
             meters: Vec::new(),
             was_metered: false,
             is_joined: true,
+            still_promiscuous: None,
         })
     }
 

@@ -3,6 +3,7 @@
 mod error;
 mod fds;
 pub(super) mod liveness;
+mod moved;
 mod persistence;
 pub(super) mod pin_dir;
 pub(super) mod program;
@@ -18,7 +19,7 @@ use super::xsk::promiscuous;
 use super::xsk::socket::Xsk;
 use crate::bpf::{AttachError, Attachment, Hook, Map, MapSpec, is_missing};
 use crate::net::Interface;
-use persistence::{interface_of, programs_at, tc_pin, unpin, xdp_pin};
+use persistence::{Cleaned, programs_at, tc_pin, unpin, xdp_pin};
 use pin_dir::PinDir;
 use shared_page::{Bypass, LINKS_MAX, QUEUES_MAX, SharedPage, at};
 use std::io;
@@ -43,6 +44,8 @@ pub struct Gate {
     was_metered: bool,
     /// The gate is another process's too, which may count frames.
     is_joined: bool,
+    /// Why an interface of the earlier gate, now in another namespace, stays promiscuous.
+    still_promiscuous: Option<GateError>,
 }
 
 #[derive(Debug)]
@@ -106,9 +109,15 @@ impl Gate {
         // Take over the programs of an earlier process that had another bypass?
         if !outlive {
             match Gate::clean_owned_stale(interfaces) {
-                Ok(true) => return Gate::attach_metered(interfaces, bypass, outlive, meters),
+                Ok(Cleaned {
+                    found: true,
+                    still_promiscuous,
+                }) => {
+                    let again = Gate::attach_metered(interfaces, bypass, outlive, meters);
+                    return again.map(|gate| gate.after(still_promiscuous));
+                }
                 Err(error @ GateError::InUse { .. }) => return Err(error),
-                Ok(false) | Err(_) => {}
+                Ok(_) | Err(_) => {}
             }
         }
         Err(GateError::taken(interfaces, interface, by))
@@ -155,6 +164,7 @@ impl Gate {
             meters: Vec::new(),
             was_metered: false,
             is_joined: false,
+            still_promiscuous: None,
         })
     }
 
@@ -305,29 +315,35 @@ impl Gate {
         let Some(gone) = self.links.get_mut(link).and_then(Option::take) else {
             return Ok(());
         };
-        let interface = interface_of(&gone.xdp);
-        let mut first = gone.xdp.detach();
+        let is_promiscuous = self.page.atomic_u32(at::PROMISCUOUS);
+        // The attached program identifies the interface, in whatever namespace that is now.
+        let mut first = match is_promiscuous.load(Ordering::Relaxed) & 1 << link {
+            0 => Ok(()),
+            _ => moved::clear_promiscuous(&gone.xdp),
+        };
+        first = first.and(gone.xdp.detach().map_err(GateError::from));
         if let Some(tc) = &gone.tc {
-            first = first.and(tc.detach());
+            first = first.and(tc.detach().map_err(GateError::from));
         }
-        let was_set = self.page.atomic_u32(at::PROMISCUOUS);
-        let was_set = was_set.fetch_and(!(1 << link), Ordering::Relaxed);
-        let mut first = first.map_err(GateError::from);
-        if was_set & 1 << link != 0
-            && let Ok(Some(interface)) = interface
-        {
-            let set = promiscuous::set(&interface.name, false);
-            first = first.and(set.map(|_| ()).map_err(|source| GateError::System {
-                what: "receive only frames to the interface again",
-                source,
-            }));
-        }
+        is_promiscuous.fetch_and(!(1 << link), Ordering::Relaxed);
         first
     }
 
     /// Whether the gate was taken over from an earlier process.
     pub fn is_adopted(&self) -> bool {
         self.adopted
+    }
+
+    /// Why an interface of the earlier process, which was moved to another network namespace, stays promiscuous.
+    pub fn still_promiscuous(&self) -> Option<&GateError> {
+        self.still_promiscuous.as_ref()
+    }
+
+    fn after(self, still_promiscuous: Option<GateError>) -> Gate {
+        Gate {
+            still_promiscuous: still_promiscuous.or(self.still_promiscuous),
+            ..self
+        }
     }
 
     pub(super) fn link(&self, link: usize) -> &GateLink {

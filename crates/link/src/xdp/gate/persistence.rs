@@ -1,11 +1,12 @@
 //! Persistent gates: pins, take-over and removal.
 
+use super::moved::interface_here;
 use super::pin_dir::{self, PinDir, XDP_PIN};
 use super::program::PROGRAM_NAME;
 use super::shared_page::{Bypass, SharedPage};
 use super::{Gate, GateError, GateLink};
 use crate::bpf::{Attachment, Hook, Map, PinError, PinFolder, program_info};
-use crate::net::{Interface, InterfaceError};
+use crate::net::{Interface, XdpMode};
 use crate::xdp::meter::MeterStage;
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
@@ -37,7 +38,7 @@ impl Gate {
     ) -> Result<Gate, GateError> {
         let numbers = numbers(interfaces);
         let place = Gate::lock_pin_dir(interfaces)?;
-        Gate::clean_others(&place, interfaces)?;
+        let mut cleaned = Gate::clean_others(&place, interfaces)?;
         if let Some(mut gate) = Gate::adopt(&place.folder, &numbers)? {
             gate.refuse_if_owned(interfaces)?;
             gate.page.set_bypass(bypass);
@@ -46,16 +47,17 @@ impl Gate {
             gate.was_metered = gate.counts_already();
             gate.pins = Some(place);
             gate.renew()?;
-            return Ok(gate);
+            return Ok(gate.after(cleaned.still_promiscuous));
         }
-        Gate::remove_pins(&place.folder, interfaces)?;
+        cleaned.add(Gate::remove_pins(&place.folder, interfaces)?);
         let mut gate = Gate::new(bypass)?;
         place.folder.pin(STATE, &gate.page_map)?;
         place.folder.pin(SOCKETS, &gate.sockets)?;
         place.folder.pin(PEERS, &gate.peers)?;
         gate.pins = Some(place);
         gate.meters = meters.to_vec();
-        gate.add_all(interfaces)
+        let gate = gate.add_all(interfaces)?;
+        Ok(gate.after(cleaned.still_promiscuous))
     }
 
     /// Whether the present programs count all links' frames as those of this process will.
@@ -87,7 +89,7 @@ impl Gate {
     /// Takes over the gate of an earlier process, if it still works.
     fn adopt(folder: &PinFolder, numbers: &[u32]) -> Result<Option<Gate>, GateError> {
         let links = links_of(folder)?;
-        let are = links.iter().map(|link| Some(link.as_ref()?.ifindex));
+        let are = links.iter().map(|link| link.here);
         // The interfaces have other numbers or another order: create a new
         // gate.
         if are.eq(numbers.iter().copied().map(Some)) {
@@ -98,7 +100,7 @@ impl Gate {
     }
 
     /// The remains of an earlier process's gate at these links.
-    fn stale(folder: &PinFolder, links: Vec<Option<GateLink>>) -> Result<Option<Gate>, GateError> {
+    fn stale(folder: &PinFolder, links: Vec<PinnedLink>) -> Result<Option<Gate>, GateError> {
         let get = |name: &str| -> Result<Option<OwnedFd>, PinError> { folder.get(name) };
         let (Some(page), Some(sockets), Some(peers)) = (get(STATE)?, get(SOCKETS)?, get(PEERS)?)
         else {
@@ -114,13 +116,14 @@ impl Gate {
             page_map,
             sockets: Map::from_fd(sockets)?,
             peers: Map::from_fd(peers)?,
-            links,
+            links: links.into_iter().map(|link| Some(link.gate_link)).collect(),
             pins: None,
             adopted: false,
             host: None,
             meters: Vec::new(),
             was_metered: false,
             is_joined: false,
+            still_promiscuous: None,
         }))
     }
 
@@ -129,42 +132,45 @@ impl Gate {
     ///
     /// # Errors
     /// See [`GateError`]; [`GateError::InUse`] also if nothing was stale and a
-    /// running process has a non-persistent gate at one of the links.
+    /// running process has a non-persistent gate at one of the links;
+    /// [`GateError::StillPromiscuous`] when all else is removed.
     pub fn clean_stale(interfaces: &[&Interface]) -> Result<bool, GateError> {
-        let found = Gate::clean_owned_stale(interfaces)?;
+        let cleaned = Gate::clean_owned_stale(interfaces)?;
+        if let Some(error) = cleaned.still_promiscuous {
+            return Err(error);
+        }
         let held: Vec<&Interface> = interfaces
             .iter()
             .filter(|one| has_gate(one))
             .copied()
             .collect();
-        if !found && !held.is_empty() {
+        if !cleaned.found && !held.is_empty() {
             Err(GateError::in_use(&held, None))
         } else {
-            Ok(found)
+            Ok(cleaned.found)
         }
     }
 
     /// As [`Gate::clean_stale`], without a check for non-persistent gates.
-    pub(super) fn clean_owned_stale(interfaces: &[&Interface]) -> Result<bool, GateError> {
+    pub(super) fn clean_owned_stale(interfaces: &[&Interface]) -> Result<Cleaned, GateError> {
         let place = Gate::lock_pin_dir(interfaces)?;
-        let mut found = !place.folder.list()?.0.is_empty();
-        if found {
-            Gate::remove_pins(&place.folder, interfaces)?;
+        let mut cleaned = Cleaned::default();
+        if !place.folder.list()?.0.is_empty() {
+            cleaned = Gate::remove_pins(&place.folder, interfaces)?;
         }
         let _ = place.parent.remove_folder(&place.name);
-        found |= Gate::clean_others(&place, interfaces)?;
-        Ok(found)
+        cleaned.add(Gate::clean_others(&place, interfaces)?);
+        Ok(cleaned)
     }
 
     /// Removes stale gates that these interfaces share with one that is gone or
     /// in another namespace: no list of names refers to such a gate any more.
-    /// Returns whether there were any.
-    fn clean_others(place: &PinDir, interfaces: &[&Interface]) -> Result<bool, GateError> {
-        let mut found = false;
+    fn clean_others(place: &PinDir, interfaces: &[&Interface]) -> Result<Cleaned, GateError> {
+        let mut cleaned = Cleaned::default();
         for name in place.others()? {
-            found |= Gate::clean_dir(&place.parent, &name, interfaces)?;
+            cleaned.add(Gate::clean_dir(&place.parent, &name, interfaces)?);
         }
-        Ok(found)
+        Ok(cleaned)
     }
 
     /// Removes the stale gate in the folder with that name, if it still exists.
@@ -172,34 +178,62 @@ impl Gate {
         parent: &PinFolder,
         name: &str,
         interfaces: &[&Interface],
-    ) -> Result<bool, GateError> {
+    ) -> Result<Cleaned, GateError> {
         let is_ours = |folder: &PinFolder| pin_dir::has_any(folder, &programs_at(interfaces));
         let Some(folder) = parent.existing(name)?.filter(is_ours) else {
-            return Ok(false);
+            return Ok(Cleaned::default());
         };
         // Only its owner may remove a gate in use.
         let Some(_lock) = lock_soon(&folder)? else {
-            return Ok(false);
+            return Ok(Cleaned::default());
         };
         match links_of(&folder) {
             Ok(links) if !has_name(&links, name) => {}
             // An error in another folder does not concern this caller.
-            Ok(_) | Err(_) => return Ok(false),
+            Ok(_) | Err(_) => return Ok(Cleaned::default()),
         }
-        Gate::remove_pins(&folder, interfaces)?;
+        let cleaned = Gate::remove_pins(&folder, interfaces)?;
         let _ = parent.remove_folder(name);
-        Ok(true)
+        Ok(cleaned)
     }
 
     /// Removes the objects behind these pins, for any order of the links,
     /// unless a program still has an owner. The caller has locked the folder.
-    fn remove_pins(folder: &PinFolder, interfaces: &[&Interface]) -> Result<(), GateError> {
+    fn remove_pins(folder: &PinFolder, interfaces: &[&Interface]) -> Result<Cleaned, GateError> {
+        let mut cleaned = Cleaned {
+            found: true,
+            still_promiscuous: None,
+        };
         // Promiscuity is restored by the page, the rest by the pins.
         if let Ok(Some(gate)) = links_of(folder).and_then(|links| Gate::stale(folder, links)) {
             gate.refuse_if_owned(interfaces)?;
-            gate.end()?;
+            match gate.end() {
+                Err(error @ GateError::StillPromiscuous { .. }) => {
+                    cleaned.still_promiscuous = Some(error);
+                }
+                ended => ended?,
+            }
         }
-        unpin(folder)
+        unpin(folder)?;
+        Ok(cleaned)
+    }
+}
+
+/// What was removed of stale gates.
+#[derive(Debug, Default)]
+pub(super) struct Cleaned {
+    /// Whether there were any.
+    pub(super) found: bool,
+    /// [`GateError::StillPromiscuous`] of one of their interfaces.
+    pub(super) still_promiscuous: Option<GateError>,
+}
+
+impl Cleaned {
+    fn add(&mut self, more: Cleaned) {
+        self.found |= more.found;
+        if more.still_promiscuous.is_some() {
+            self.still_promiscuous = more.still_promiscuous;
+        }
     }
 }
 
@@ -236,49 +270,41 @@ fn has_gate(interface: &Interface) -> bool {
 
 /// Whether `name` is the folder's name for these links: all interfaces are in
 /// the calling thread's namespace and have their old numbers.
-fn has_name(links: &[Option<GateLink>], name: &str) -> bool {
-    let numbers = links.iter().map(|link| Some(link.as_ref()?.ifindex));
-    let numbers: Option<Vec<u32>> = numbers.collect();
+fn has_name(links: &[PinnedLink], name: &str) -> bool {
+    let numbers: Option<Vec<u32>> = links.iter().map(|link| link.here).collect();
     numbers.is_some_and(|numbers| pin_dir::name(&numbers).is_ok_and(|named| named == name))
 }
 
-/// The links of a folder's pins; `None` for a link that left the calling
-/// thread's namespace.
-fn links_of(folder: &PinFolder) -> Result<Vec<Option<GateLink>>, GateError> {
-    let mut links = Vec::new();
-    while let Some(xdp) = folder.get(&xdp_pin(links.len()))?.map(Attachment::from_fd) {
-        let found = interface_of(&xdp)?;
-        let tc = folder.get(&tc_pin(links.len()))?.map(Attachment::from_fd);
-        links.push(found.map(|interface| GateLink {
-            ifindex: interface.index,
-            hook: match interface.xdp.map(|xdp| xdp.mode) {
-                Some(crate::net::XdpMode::Generic) => Hook::XdpGeneric,
-                _ => Hook::XdpNative,
-            },
-            tc,
-            xdp,
-            promiscuous: None,
-        }));
-    }
-    Ok(links)
+/// A link of a folder's pins.
+struct PinnedLink {
+    /// The interface's number; `None` if the interface is gone, or not in the calling thread's namespace.
+    here: Option<u32>,
+    gate_link: GateLink,
 }
 
-/// The interface that a program is attached to, in the calling thread's
-/// namespace. An interface that was moved to another namespace keeps its
-/// number, which another interface may have here.
-pub(super) fn interface_of(xdp: &Attachment) -> Result<Option<Interface>, GateError> {
-    let info = xdp.info()?;
-    let Some(ifindex) = info.ifindex else {
-        return Ok(None);
-    };
-    match Interface::numbered(ifindex) {
-        Ok(interface) => {
-            let program = interface.xdp.and_then(|xdp| xdp.program_id);
-            Ok((program == Some(info.program_id)).then_some(interface))
-        }
-        Err(InterfaceError::Missing { .. }) => Ok(None),
-        Err(error) => Err(error.into()),
+/// The links of a folder's pins.
+fn links_of(folder: &PinFolder) -> Result<Vec<PinnedLink>, GateError> {
+    let mut links = Vec::new();
+    while let Some(xdp) = folder.get(&xdp_pin(links.len()))?.map(Attachment::from_fd) {
+        let interface = interface_here(&xdp)?;
+        let tc = folder.get(&tc_pin(links.len()))?.map(Attachment::from_fd);
+        let here = interface.as_ref().map(|interface| interface.index);
+        let mode = interface.and_then(|interface| Some(interface.xdp?.mode));
+        links.push(PinnedLink {
+            here,
+            gate_link: GateLink {
+                ifindex: here.unwrap_or_default(),
+                hook: match mode {
+                    Some(XdpMode::Generic) => Hook::XdpGeneric,
+                    _ => Hook::XdpNative,
+                },
+                tc,
+                xdp,
+                promiscuous: None,
+            },
+        });
     }
+    Ok(links)
 }
 
 /// Detaches and unpins everything.

@@ -201,12 +201,23 @@ fn cleaning_creates_no_folder() {
     }
     let taps = pin_dir::parent().unwrap();
     let name = format!("{}-1", pin_dir::name(&[]).unwrap());
-    assert!(!Gate::clean_dir(&taps, &name, &[]).unwrap());
+    assert!(!Gate::clean_dir(&taps, &name, &[]).unwrap().found);
     assert!(!taps.list().unwrap().1.contains(&name));
     let there = taps.folder(&name).unwrap();
     assert_eq!(taps.existing(&name).unwrap().unwrap().path(), there.path());
     assert!(taps.remove_folder(&name).unwrap());
     assert!(!there.is_there().unwrap());
+}
+
+/// Where the interfaces of a stale gate are.
+#[derive(Clone, Copy, PartialEq, Debug)]
+enum Moved {
+    /// Both in the other namespace.
+    Both,
+    /// One in a namespace with a process.
+    ToProcess,
+    /// One in a namespace that only a descriptor holds.
+    ToNone,
 }
 
 /// Into a namespace without a weir process, with the old number or another one.
@@ -215,7 +226,7 @@ fn what_stayed_goes_when_an_interface_was_moved_away() {
     if !testenv::root() {
         return;
     }
-    for both in [false, true] {
+    for case in [Moved::Both, Moved::ToProcess, Moved::ToNone] {
         let lab = Lab::new();
         let [a, b, c] = ["a", "b", "c"].map(|name| lab.host(name).unwrap());
         let link = || lab.link(&a, &b).connect().unwrap().0.index();
@@ -223,6 +234,7 @@ fn what_stayed_goes_when_an_interface_was_moved_away() {
         let move_away = |name: &str| {
             a.device(name).unwrap().move_to(&c).unwrap();
         };
+        let _process = (case == Moved::ToProcess).then(|| asleep(&c));
         let of = |index| Interface::numbered(index).unwrap();
         let moved = a.run(|| {
             let (stays, moves) = (of(stays), of(moves));
@@ -234,23 +246,94 @@ fn what_stayed_goes_when_an_interface_was_moved_away() {
             assert!(!all.are_attached().unwrap(), "not from here");
             assert!(gate.is_attached(0).unwrap() && first.are_attached().unwrap());
             drop((first, all));
-            assert!(!Gate::clean_stale(&[&stays]).unwrap(), "it is somebody's");
+            assert!(!Gate::clean_stale(&[&stays]).unwrap(), "it has an owner");
             drop(gate);
-            if both {
+            if case == Moved::Both {
                 move_away(&stays.name);
             }
             moves.name
         });
+        let is_promiscuous = || c.device(&moved).unwrap().is_promiscuous().unwrap();
+        assert!(is_promiscuous(), "{case:?}");
         // Where the interfaces are now, if both exist.
-        let host = if both { &c } else { &a };
+        let host = if case == Moved::Both { &c } else { &a };
         host.run(|| {
             let all = crate::net::interfaces().unwrap();
             let tapped: Vec<&Interface> = all.iter().filter(|one| one.xdp.is_some()).collect();
-            assert_eq!(tapped.len(), if both { 2 } else { 1 });
-            assert!(Gate::clean_stale(&tapped).unwrap());
+            assert_eq!(tapped.len(), if case == Moved::Both { 2 } else { 1 });
+            let cleaned = Gate::clean_stale(&tapped);
+            if case == Moved::ToNone {
+                let error = cleaned.unwrap_err().to_string();
+                assert!(
+                    error.contains("ip link set dev NAME promisc off"),
+                    "{error}"
+                );
+            } else {
+                assert!(cleaned.unwrap(), "{case:?}");
+            }
             assert!(tapped.iter().all(|one| of(one.index).xdp.is_none()));
             assert!(!Gate::clean_stale(&tapped).unwrap(), "nothing is left");
         });
         c.run(|| assert!(Interface::named(&moved).unwrap().xdp.is_none()));
+        assert_eq!(is_promiscuous(), case == Moved::ToNone, "{case:?}");
+    }
+}
+
+/// Starts a process in a host.
+fn asleep(host: &weir_lab::net::Host) -> weir_lab::net::Process {
+    let mut sleep = testenv::program("sleep").unwrap();
+    sleep.arg("1000");
+    host.spawn(sleep).unwrap()
+}
+
+/// By the next start at an interface that stayed.
+#[test]
+fn what_an_operator_made_promiscuous_stays_so_where_it_was_moved() {
+    if !testenv::root() {
+        return;
+    }
+    for outlive in [true, false] {
+        let lab = Lab::new();
+        let [a, b, c] = ["a", "b", "c"].map(|name| lab.host(name).unwrap());
+        let link = || lab.link(&a, &b).connect().unwrap().0;
+        let (stays, ours, operators, other) = (link(), link(), link(), link());
+        operators.set_promiscuous(true).unwrap();
+        let process = asleep(&c);
+        let start = |devices: &[&weir_lab::net::Device], outlive| {
+            let all = devices.iter().map(|one| Interface::numbered(one.index()));
+            let all: Vec<Interface> = all.collect::<Result<_, _>>().unwrap();
+            let all: Vec<&Interface> = all.iter().collect();
+            Gate::attach(&all, Bypass::Wire, outlive).unwrap()
+        };
+        a.run(|| drop(start(&[&stays, &ours, &operators], true)));
+        let moved = [&ours, &operators].map(|device| {
+            let name = device.name().to_owned();
+            device.move_to(&c).unwrap();
+            c.device(&name).unwrap()
+        });
+        let promiscuous =
+            || [&moved[0], &moved[1], &stays].map(|device| device.is_promiscuous().unwrap());
+        assert_eq!(promiscuous(), [true, true, true]);
+        a.run(|| {
+            let gate = start(&[&stays, &other], outlive);
+            assert!(!gate.is_adopted() && gate.still_promiscuous().is_none());
+            assert_eq!(promiscuous(), [false, true, true]);
+            gate.end().unwrap();
+        });
+        assert_eq!(promiscuous(), [false, true, false]);
+
+        // A start goes on where the interface cannot be found, and says so.
+        a.run(|| drop(start(&[&stays, &other], true)));
+        let name = other.name().to_owned();
+        other.move_to(&c).unwrap();
+        drop(process);
+        a.run(|| {
+            let gate = start(&[&stays], outlive);
+            let said = gate.still_promiscuous().map(ToString::to_string);
+            let said = said.unwrap_or_default();
+            assert!(said.contains("stays promiscuous"), "{said:?}");
+            gate.end().unwrap();
+        });
+        assert!(c.device(&name).unwrap().is_promiscuous().unwrap());
     }
 }

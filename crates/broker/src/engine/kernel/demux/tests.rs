@@ -1,0 +1,101 @@
+//! Slots of ports that are closed while the kernel refuses a change.
+
+use super::*;
+use crate::Bytes;
+use crate::compile::{Compiler, Source};
+use crate::engine::Backend;
+use crate::engine::kernel::KernelBackend;
+use rustix::thread::{CapabilitySet, CapabilitySets, capabilities, set_capabilities};
+use weir_demux::Target;
+use weir_lab::net::Lab;
+use weir_lab::testenv;
+use weir_lab::wait::until;
+use weir_wire::LinkType;
+
+const QUEUE: Queue = Queue {
+    ring: Bytes(4096),
+    snap_len: 0,
+    timestamps: false,
+};
+
+impl KernelDemux {
+    /// A slot with a ring.
+    fn slot(&mut self) -> u32 {
+        self.reserve(1, &QUEUE);
+        let mut found = None;
+        until("a ring", || {
+            found = self.reserved().pop();
+            found.is_some()
+        });
+        found.unwrap().1.unwrap().slot
+    }
+
+    fn bind_slot(&mut self, slot: u32, filter: &str) -> Result<BindingId, Refusal> {
+        let filter = Compiler::for_linktype(LinkType::EN10MB).filter(&Source::expr(filter));
+        self.bind(Binding {
+            filter: filter.unwrap(),
+            priority: 1,
+            copy: true,
+            target: Target::Port(slot),
+            tag: 0,
+        })
+    }
+
+    /// Waits until a slot may be another port's.
+    fn wait_free(&mut self, slot: u32) {
+        until("a free slot", || {
+            self.take_in();
+            self.free.contains(&slot)
+        });
+    }
+}
+
+/// Runs a function without the right to load programs.
+fn without_rights<T>(run: impl FnOnce() -> T) -> T {
+    let rights = capabilities(None).unwrap();
+    let none = CapabilitySets {
+        effective: CapabilitySet::empty(),
+        ..rights
+    };
+    set_capabilities(None, none).unwrap();
+    let result = run();
+    set_capabilities(None, rights).unwrap();
+    result
+}
+
+/// The kernel still delivers frames by the binding: they would come to the slot's next port.
+#[test]
+fn a_slot_whose_unbinding_failed_is_not_another_ports() {
+    if !testenv::root() {
+        return;
+    }
+    let lab = Lab::new();
+    let (a, b) = (lab.host("a").unwrap(), lab.host("b").unwrap());
+    let (device, _) = lab.link(&a, &b).connect().unwrap();
+    a.run(|| {
+        let mut backend = KernelBackend::open().unwrap();
+        let facts = backend.by_index(device.index()).unwrap();
+        let mut demux = backend.demux(&facts).unwrap();
+        demux.attach(Attach::Tc).unwrap();
+        let [failed, witness, last] = [(); 3].map(|()| demux.slot());
+        let bound = demux.bind_slot(last, "udp dst port 53").unwrap();
+
+        // A filter of another kind needs a program; that the kernel refuses, for the binding and to
+        // be rid of it.
+        let refused = without_rights(|| demux.bind_slot(failed, "tcp[13] & 2 != 0"));
+        refused.unwrap_err();
+        assert!(demux.is_behind, "the kernel took the change");
+        demux.release(failed);
+        // Slots are freed in order: this one, which was never bound, would be after the first.
+        demux.worker.submit(Job::Remove { slot: witness });
+        demux.wait_free(witness);
+        assert!(!demux.free.contains(&failed), "its binding may be there");
+
+        // The next change that the kernel takes removes the binding.
+        demux.unbind(bound);
+        assert!(!demux.is_behind);
+        demux.wait_free(failed);
+        demux.release(last);
+        demux.wait_free(last);
+    });
+}
