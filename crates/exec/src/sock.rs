@@ -16,7 +16,7 @@ use crate::{real, signals, table};
 use libc::{c_int, epoll_event};
 use std::io;
 use std::net::{Shutdown, SocketAddr};
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::sync::atomic::{
     AtomicBool, AtomicU8, AtomicU16, AtomicU64, AtomicUsize,
     Ordering::{Acquire, Relaxed, Release},
@@ -85,7 +85,7 @@ pub(crate) struct Sock {
     pub(crate) receive_timeout_ns: AtomicU64,
     pub(crate) send_timeout_ns: AtomicU64,
     pub(crate) options: Mutex<Recorded>,
-    /// The address of `bind(2)`, until the socket is closed.
+    /// The address of `bind(2)` until the socket is closed, or of a listener without it until it ends.
     pub(crate) reserved: Mutex<Option<Reserved>>,
     /// Connections that may wait for `accept(2)`, of a listener.
     pub(crate) backlog: AtomicUsize,
@@ -103,6 +103,8 @@ pub(crate) struct Sock {
     counted: AtomicBool,
     /// Whether the socket has moved onto a pair.
     moved: AtomicBool,
+    /// Held while the descriptors become weir's, or the kernel's again.
+    changing: Mutex<()>,
     endpoint: RwLock<Endpoint>,
     /// The descriptor's numbers.
     fds: Mutex<Vec<c_int>>,
@@ -135,6 +137,7 @@ impl Sock {
             live: AtomicBool::new(!matches!(endpoint, Endpoint::Open)),
             counted: AtomicBool::new(false),
             moved: AtomicBool::new(false),
+            changing: Mutex::new(()),
             endpoint: RwLock::new(endpoint),
             fds: Mutex::default(),
             sets: Mutex::default(),
@@ -353,6 +356,7 @@ impl Sock {
     /// # Errors
     /// If the system provides no descriptor.
     pub(crate) fn adopt(self: &Arc<Sock>, endpoint: Endpoint) -> Result<(), c_int> {
+        let _changes = lock(&self.changing);
         let fds = lock(&self.fds);
         {
             let mut now = self
@@ -375,13 +379,67 @@ impl Sock {
         Ok(())
     }
 
-    /// Gives the descriptors back to a socket of the kernel, as before the address was decided: after a
-    /// connect that has failed, and when a listener is shut down. Its address stays taken if `bind(2)`
-    /// has named it.
+    /// Gives the descriptors back to a socket of the kernel, as before the address was decided, after a
+    /// connect has failed; nothing happens if another thread has done it already. The address stays taken
+    /// if `bind(2)` has named it.
     ///
     /// # Errors
     /// If the system provides no descriptor.
-    pub(crate) fn reopen(&self) -> Result<(), c_int> {
+    pub(crate) fn reopen(&self, failed: &TcpStream) -> Result<(), c_int> {
+        self.reopen_if(|now| matches!(now, Endpoint::Stream(stream) if stream.is_same(failed)))
+    }
+
+    /// As [`Sock::reopen`], of a listener that was shut down.
+    ///
+    /// # Errors
+    /// As [`Sock::reopen`].
+    pub(crate) fn reopen_listener(&self) -> Result<(), c_int> {
+        self.reopen_if(|now| matches!(now, Endpoint::Listener(_)))
+    }
+
+    fn reopen_if(&self, is_over: impl Fn(&Endpoint) -> bool) -> Result<(), c_int> {
+        let made = self.kernel_socket()?;
+        // It does not move onto a pair meanwhile, nor get another endpoint.
+        let moving = self.moving.read();
+        let _stays = moving.unwrap_or_else(PoisonError::into_inner);
+        let _changes = lock(&self.changing);
+        let before = {
+            let endpoint = self.endpoint.write();
+            let mut endpoint = endpoint.unwrap_or_else(PoisonError::into_inner);
+            if !is_over(&endpoint) {
+                return Ok(());
+            }
+            std::mem::replace(&mut *endpoint, Endpoint::Open)
+        };
+        let local = match &before {
+            Endpoint::Stream(stream) => stream.local_addr().ok(),
+            Endpoint::Listener(listener) => listener.local_addr().ok(),
+            _ => None,
+        };
+        let port = local.map_or(0, |local| local.port());
+        self.last_port.store(port, Relaxed);
+        self.set_opening(Opening::Waits);
+        self.corked.store(false, Relaxed);
+        // Until the descriptor is the kernel's, calls on it are weir's, and fail.
+        let fds = lock(&self.fds).clone();
+        let replaced = fds.iter().map(|fd| table::reopen(*fd, self, &made));
+        let result = replaced.fold(Ok(()), Result::and);
+        self.live.store(false, Release);
+        {
+            let mut reserved = lock(&self.reserved);
+            if reserved.as_ref().is_some_and(Reserved::is_chosen) {
+                reserved.take();
+            } else if let Some(reserved) = &*reserved {
+                reserved.stop_listening();
+            }
+        }
+        self.enter_sets_again();
+        drop(before);
+        result
+    }
+
+    /// A socket of the kernel with the options and flags of this one.
+    fn kernel_socket(&self) -> Result<OwnedFd, c_int> {
         // SAFETY: the call takes numbers.
         let made = unsafe { real::socket(self.domain, self.kind | libc::SOCK_CLOEXEC, 0) };
         if made < 0 {
@@ -389,7 +447,8 @@ impl Sock {
         }
         // SAFETY: the descriptor is the new one, which nothing else has.
         let made = unsafe { OwnedFd::from_raw_fd(made) };
-        for ((level, name), value) in lock(&self.options).list() {
+        let options = lock(&self.options).list();
+        for ((level, name), value) in options {
             let (value, len) = (value.as_ptr().cast(), value.len() as libc::socklen_t);
             // What the kernel does not have is kept for the next time.
             // SAFETY: the value has the stated length.
@@ -399,39 +458,7 @@ impl Sock {
             // SAFETY: the command takes a number.
             unsafe { real::fcntl(made.as_raw_fd(), libc::F_SETFL, libc::O_NONBLOCK as usize) };
         }
-        let fds = lock(&self.fds);
-        let before = {
-            let endpoint = self.endpoint.write();
-            let mut endpoint = endpoint.unwrap_or_else(PoisonError::into_inner);
-            std::mem::replace(&mut *endpoint, Endpoint::Open)
-        };
-        let port = match &before {
-            Endpoint::Stream(stream) => stream.local_addr().ok(),
-            Endpoint::Listener(listener) => listener.local_addr().ok(),
-            _ => None,
-        };
-        self.last_port
-            .store(port.map_or(0, |at| at.port()), Relaxed);
-        self.live.store(false, Release);
-        self.set_opening(Opening::Waits);
-        self.corked.store(false, Relaxed);
-        table::set_open(&fds);
-        {
-            let mut reserved = lock(&self.reserved);
-            if reserved.as_ref().is_some_and(Reserved::is_chosen) {
-                reserved.take();
-            } else if let Some(reserved) = &*reserved {
-                reserved.stop_listening();
-            }
-        }
-        let mut result = Ok(());
-        for fd in fds.iter() {
-            result = result.and(replace(made.as_fd(), *fd));
-        }
-        self.enter_sets_again();
-        drop(fds);
-        drop(before);
-        result
+        Ok(made)
     }
 
     /// Adds the descriptors to their epoll sets: the kernel has forgotten those that were replaced.
@@ -443,7 +470,7 @@ impl Sock {
         }
     }
 
-    /// Whether `bind(2)` has taken an address.
+    /// Whether `bind(2)` or `listen(2)` has taken an address.
     pub(crate) fn is_bound(&self) -> bool {
         lock(&self.reserved).is_some()
     }

@@ -311,11 +311,16 @@ pub(crate) fn set_live(fds: &[c_int]) {
     }
 }
 
-/// Records that the socket of these descriptors is the kernel's again, until an address decides.
-pub(crate) fn set_open(fds: &[c_int]) {
-    for fd in fds.iter().filter_map(|fd| index(*fd)) {
-        KINDS[fd].store(Kind::Open as u8, Release);
+/// Gives a descriptor of `sock` to a socket of the kernel, of which an address decides again.
+pub(crate) fn reopen(fd: c_int, sock: &Sock, kernels: &OwnedFd) -> Result<(), c_int> {
+    let slot = lock(fd as usize);
+    if !slot.as_ref().is_some_and(|at| std::ptr::eq(&**at, sock)) {
+        // It was closed meanwhile.
+        return Ok(());
     }
+    crate::sock::replace(kernels.as_fd(), fd)?;
+    KINDS[fd as usize].store(Kind::Open as u8, Release);
+    Ok(())
 }
 
 /// The descriptors from `first` to `last` that are sockets, with their sockets.

@@ -120,16 +120,10 @@ impl UdpSocket {
     /// to, and receives from all. Datagrams that wait stay.
     ///
     /// # Errors
-    /// Currently none; the signature is that of the other calls.
+    /// `EADDRINUSE` if another socket has the address now.
     pub fn disconnect(&self) -> io::Result<()> {
         let mut known = self.lock_peer();
-        for core in self.parts.shards() {
-            let done = core.call(|state, _| {
-                let id = udp(core)?;
-                state.stack.udp_disconnect(id).map_err(errno::bind)
-            });
-            done.map_err(io::Error::from)?;
-        }
+        self.change_peer(disconnect)?;
         *known = None;
         let before = self.addrs.shard.swap(UNCONNECTED, Relaxed);
         // A call that waits on the peer's stack must now wait on all.
@@ -152,7 +146,7 @@ impl UdpSocket {
         self.check_family(peer)?;
         let mut known = self.lock_peer();
         let owner = self.shard_of(peer);
-        self.tie(peer)?;
+        self.change_peer(|core, state| connect(core, state, peer))?;
         let mut waiting = Vec::new();
         for core in self
             .parts
@@ -183,9 +177,12 @@ impl UdpSocket {
         Ok(())
     }
 
-    /// Connects every part to the peer.
-    fn tie(&self, peer: SocketAddr) -> Result<(), Errno> {
-        let tied = self.tie_parts(peer);
+    /// Gives every part another peer, or none.
+    fn change_peer(
+        &self,
+        change: impl Fn(&SocketInner, &mut NetState) -> Result<UdpAddrs, Errno>,
+    ) -> Result<(), Errno> {
+        let tied = self.change_parts(change);
         // Waiting calls are notified without a lock: each may come back at once.
         for core in self.parts.shards() {
             core.call(|_, _| ());
@@ -193,16 +190,19 @@ impl UdpSocket {
         tied
     }
 
-    /// Connects the parts one after the other, and undoes it all if one fails.
-    fn tie_parts(&self, peer: SocketAddr) -> Result<(), Errno> {
+    /// Changes the parts one after the other, and undoes it all if one fails.
+    fn change_parts(
+        &self,
+        change: impl Fn(&SocketInner, &mut NetState) -> Result<UdpAddrs, Errno>,
+    ) -> Result<(), Errno> {
         let net = self.parts.net();
         let (core, others) = (self.parts.first(), &self.parts.shards()[1..]);
         // A change of addresses begins with the first stack's part. While that is locked, no
         // other socket can take the old addresses of the parts, so that an undo succeeds.
         let mut first = net.first().lock();
-        let mut tied = vec![(core, connect(core, &mut first, peer)?)];
+        let mut tied = vec![(core, change(core, &mut first)?)];
         for core in others {
-            let done = connect(core, &mut net.shard(core.shard).lock(), peer);
+            let done = change(core, &mut net.shard(core.shard).lock());
             match done {
                 Ok(before) => tied.push((core, before)),
                 Err(error) => {
@@ -531,6 +531,11 @@ fn connect(core: &SocketInner, state: &mut NetState, peer: SocketAddr) -> Result
     let id = udp(core)?;
     state.apply_addressing();
     state.stack.udp_connect(id, peer).map_err(errno::bind)
+}
+
+fn disconnect(core: &SocketInner, state: &mut NetState) -> Result<UdpAddrs, Errno> {
+    let id = udp(core)?;
+    state.stack.udp_disconnect(id).map_err(errno::bind)
 }
 
 /// Restores a part's addresses of before.

@@ -363,8 +363,8 @@ impl Sockets {
         self.set_peer(id, ends)
     }
 
-    /// Takes a socket's peer away: it is bound as before [`Sockets::connect`].
-    pub(crate) fn disconnect(&mut self, id: UdpId) -> Result<(), BindError> {
+    /// Takes a socket's peer away: it is bound as before [`Sockets::connect`]. Returns its addresses before.
+    pub(crate) fn disconnect(&mut self, id: UdpId) -> Result<UdpAddrs, BindError> {
         let socket = self.sockets.get(id.0).ok_or(BindError::Closed)?;
         let (local, both) = socket.bound;
         let ends = UdpAddrs {
@@ -373,7 +373,14 @@ impl Sockets {
             link: 0,
             remote: None,
         };
-        self.set_peer(id, ends).map(drop)
+        let before = self.set_peer(id, ends)?;
+        let is_bound = |it: &Sockets| it.sockets.get(id.0).is_some_and(|socket| socket.is_bound);
+        if !is_bound(self) {
+            // Another socket has taken the address meanwhile, and this one would receive nothing.
+            self.set_peer(id, before)?;
+            return Err(BindError::InUse(local));
+        }
+        Ok(before)
     }
 
     /// Sets a socket's addresses; returns the previous ones.

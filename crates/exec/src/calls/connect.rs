@@ -162,8 +162,7 @@ pub(crate) fn at_loopback(to: SocketAddr) -> SocketAddr {
 
 /// The kernel binds the socket to the address that was taken for it.
 fn bind_in_kernel(sock: &Sock) -> Result<(), c_int> {
-    let mut reserved = sock.reserved.lock().unwrap_or_else(PoisonError::into_inner);
-    let Some(local) = reserved.take() else {
+    let Some(local) = sock.take_reserved() else {
         return Ok(());
     };
     let Some(fd) = sock.first_fd() else {
@@ -250,7 +249,7 @@ fn answered(sock: &Sock, stream: &TcpStream) -> Result<(), c_int> {
         error => error,
     };
     // Without a descriptor the next call says why it failed.
-    let _ = sock.reopen();
+    let _ = sock.reopen(stream);
     Err(error)
 }
 
@@ -301,7 +300,7 @@ fn again(sock: &Sock, stream: &TcpStream) -> Result<(), c_int> {
         }
         Opening::Done => Err(libc::EISCONN),
         Opening::Aborted => {
-            let _ = sock.reopen();
+            let _ = sock.reopen(stream);
             Err(libc::ECONNABORTED)
         }
     }
@@ -312,11 +311,11 @@ fn disconnect(sock: &Sock) -> Result<bool, c_int> {
     match sock.endpoint() {
         Endpoint::Stream(stream) => {
             stream.reset();
-            sock.reopen().map(|()| true)
+            sock.reopen(&stream).map(|()| true)
         }
         Endpoint::Listener(listener) => {
             listener.shutdown();
-            sock.reopen().map(|()| true)
+            sock.reopen_listener().map(|()| true)
         }
         Endpoint::Udp(udp) => {
             udp.disconnect().map_err(|error| errno(&error))?;

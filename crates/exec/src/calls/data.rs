@@ -10,7 +10,6 @@ use crate::stats::{self, Call};
 use crate::wait::{Side, Wait};
 use crate::{address, real, table};
 use libc::{c_int, c_void, iovec, size_t, sockaddr, socklen_t, ssize_t};
-use rustix::io::Errno;
 use std::io::{IoSlice, IoSliceMut, Read, Write};
 use std::net::SocketAddr;
 use std::slice::{from_raw_parts, from_raw_parts_mut};
@@ -175,12 +174,12 @@ fn receive_stream(
         while filled < room.len() {
             let mut read = || {
                 let mut stream = stream;
-                let is_empty = || stream.info().is_ok_and(|info| info.readable == 0);
-                if count > 0 && stream.has_failed() && is_empty() {
-                    // The error stays for the next call.
-                    return Err(Errno::PIPE.into());
+                let room = &mut room[filled..];
+                if count > 0 {
+                    stream.read_rest(room)
+                } else {
+                    stream.read(room)
                 }
-                stream.read(&mut room[filled..])
             };
             // Bytes that are there already end the wait.
             let read = if count > 0 && !all {
@@ -284,13 +283,10 @@ fn send_stream(
     loop {
         let sent = wait.until(|| {
             let mut stream = stream;
-            if count > 0 && stream.has_failed() {
-                // The error stays for the next call.
-                return Err(Errno::PIPE.into());
-            }
             match parts {
-                [part] => stream.write(&part[count..]),
-                _ => stream.write_vectored(&rest(parts, count)),
+                _ if count > 0 => stream.write_rest(&rest(parts, count)),
+                [part] => stream.write(part),
+                _ => stream.write_vectored(parts),
             }
         });
         match sent {

@@ -268,7 +268,8 @@ fn shut(sock: &Sock, number: c_int) -> Result<(), c_int> {
             }
             let shut = stream.shutdown(how).map_err(|error| errno(&error));
             // As in Linux, `connect(2)` has nothing to say from then on.
-            if sock.opening() == Opening::Unsaid || is_answered(&stream) {
+            let is_open = shut.is_ok() && is_answered(&stream);
+            if is_open || sock.opening() == Opening::Unsaid {
                 sock.set_opening(Opening::Done);
             }
             shut
@@ -278,7 +279,7 @@ fn shut(sock: &Sock, number: c_int) -> Result<(), c_int> {
                 return Ok(());
             }
             listener.shutdown();
-            sock.reopen()
+            sock.reopen_listener()
         }
         // As in Linux, one without a peer is shut down too, and the call fails.
         Endpoint::Udp(udp) => {

@@ -69,22 +69,27 @@ impl AsFd for Namespace {
 pub(crate) struct Searched<T> {
     /// What the function returned in the namespace where it returned something.
     pub(crate) found: Option<T>,
-    /// The last error of a namespace that could not be entered.
+    /// Why a namespace was not looked into: the last error, or that there are too many.
     pub(crate) refused: Option<io::Error>,
 }
 
 /// Runs a function in each network namespace that has a name of ip-netns(8) or a process, except the calling
-/// thread's, until the function returns something. A namespace that only a descriptor holds is not found.
+/// thread's, until the function finds something. A namespace that only a descriptor holds is not found.
 ///
 /// # Errors
 /// If the calling thread's own namespace is not known.
-pub(crate) fn search<T: Send>(look: impl Fn() -> Option<T> + Send) -> io::Result<Searched<T>> {
+pub(crate) fn search<T: Send>(
+    look: impl Fn() -> io::Result<Option<T>> + Send,
+) -> io::Result<Searched<T>> {
     let own = identity(Path::new("/proc/thread-self/ns/net"))?;
     by_a_thread(move || {
         let mut seen = HashSet::from([own]);
         let mut refused = None;
         for path in named().chain(of_processes()) {
             if seen.len() > ENTERED_MAX {
+                refused = Some(io::Error::other(format!(
+                    "there are more than {ENTERED_MAX} namespaces"
+                )));
                 break;
             }
             let entered = identity(&path).and_then(|identity| {
@@ -96,12 +101,11 @@ pub(crate) fn search<T: Send>(look: impl Fn() -> Option<T> + Send) -> io::Result
                 Ok(true)
             });
             match entered {
-                Ok(true) => {
-                    let found = look();
-                    if found.is_some() {
-                        return Ok(Searched { found, refused });
-                    }
-                }
+                Ok(true) => match look() {
+                    Ok(None) => {}
+                    Ok(found) => return Ok(Searched { found, refused }),
+                    Err(error) => refused = Some(error),
+                },
                 Ok(false) => {}
                 // The process has ended, or the name is left of a namespace before a reboot.
                 Err(error) if is_over(&error) => {}

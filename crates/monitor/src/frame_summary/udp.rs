@@ -58,7 +58,7 @@ fn of_port(port: u16, carried: &Carried<'_>, payload: &[u8], depth: usize) -> Op
         1701 => tunnel::l2tp(payload, depth),
         1985 => routing::hsrp(payload),
         2055 | 4739 => services::netflow(payload),
-        2123 | 2152 | 3386 => tunnel::gtp(payload, depth),
+        2123 | 2152 => tunnel::gtp(payload, depth),
         3784 | 3785 | 4784 => routing::bfd(payload, port),
         4500 => ike::nat_traversal(payload),
         4789 | 8472 => tunnel::vxlan(payload, depth),

@@ -88,12 +88,6 @@ impl TcpStream {
         }
     }
 
-    /// Whether the connection has ended with an error, which may have been reported or not.
-    pub fn has_failed(&self) -> bool {
-        self.core
-            .look(|state| state.stack.tcp_error(self.id).is_some())
-    }
-
     /// The connection's error, if it was not yet reported; marks the error as reported.
     fn error(&self, state: &mut NetState) -> Option<Errno> {
         let found = errno::tcp(state.stack.tcp_error(self.id)?);
@@ -157,14 +151,22 @@ impl TcpStream {
     }
 
     fn try_write(&self, state: &mut NetState, bytes: &[u8]) -> Result<usize, Errno> {
+        match self.try_write_rest(state, bytes) {
+            Err(Errno::PIPE) => Err(self.error(state).unwrap_or(Errno::PIPE)),
+            written => written,
+        }
+    }
+
+    /// As `try_write`, but an error of the connection stays for the next call: this one fails with `EPIPE`.
+    fn try_write_rest(&self, state: &mut NetState, bytes: &[u8]) -> Result<usize, Errno> {
         if state.socket_waiters(self.core.id).shut_write {
-            return Err(self.error(state).unwrap_or(Errno::PIPE));
+            return Err(Errno::PIPE);
         }
         state.check()?;
         match state.stack.tcp_write(self.id, bytes) {
             Ok(count) => Ok(count),
             Err(TcpError::WouldBlock) => Err(Errno::AGAIN),
-            Err(_) => Err(self.error(state).unwrap_or(Errno::PIPE)),
+            Err(_) => Err(Errno::PIPE),
         }
     }
 
@@ -195,6 +197,32 @@ impl TcpStream {
     /// one (`SIOCATMARK`).
     pub fn urgent(&self) -> Option<usize> {
         self.core.look(|state| state.stack.tcp_urgent(self.id))
+    }
+
+    /// As [`Read::read`], of a call that has read bytes before: at the end, and if the connection has
+    /// failed, it returns 0, and the error stays for the next call.
+    ///
+    /// # Errors
+    /// `EAGAIN`; `ENETDOWN` if the link is gone.
+    pub fn read_rest(&self, out: &mut [u8]) -> io::Result<usize> {
+        self.core.wait(Interest::Read, |state, _| {
+            let is_shut = state.socket_waiters(self.core.id).shut_read;
+            match state.stack.tcp_read(self.id, out) {
+                Err(TcpError::WouldBlock) if !is_shut => state.check().and(Err(Errno::AGAIN)),
+                read => Ok(read.unwrap_or(0)),
+            }
+        })
+    }
+
+    /// As [`Write::write_vectored`], of a call that has written bytes before: an error of the connection
+    /// stays for the next call.
+    ///
+    /// # Errors
+    /// `EAGAIN`; `EPIPE` if the connection is closed for writing or has failed.
+    pub fn write_rest(&self, slices: &[IoSlice<'_>]) -> io::Result<usize> {
+        self.core.wait(Interest::Write, |state, _| {
+            write_slices(slices, |slice| self.try_write_rest(state, slice))
+        })
     }
 
     /// As [`Read::read`], for a task.
@@ -639,6 +667,26 @@ impl Read for &TcpStream {
     }
 }
 
+/// Writes one slice after the other, as far as `write` takes them.
+fn write_slices(
+    slices: &[IoSlice<'_>],
+    mut write: impl FnMut(&[u8]) -> Result<usize, Errno>,
+) -> Result<usize, Errno> {
+    if slices.iter().all(|slice| slice.is_empty()) {
+        // It fails where any write would.
+        return write(&[]);
+    }
+    let mut written = 0;
+    for slice in slices.iter().filter(|slice| !slice.is_empty()) {
+        match write(slice) {
+            Ok(count) => written += count,
+            Err(error) if written == 0 => return Err(error),
+            Err(_) => break,
+        }
+    }
+    Ok(written)
+}
+
 impl Write for &TcpStream {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         self.core
@@ -647,19 +695,7 @@ impl Write for &TcpStream {
 
     fn write_vectored(&mut self, slices: &[IoSlice<'_>]) -> io::Result<usize> {
         self.core.wait(Interest::Write, |state, _| {
-            if slices.iter().all(|slice| slice.is_empty()) {
-                // It fails where any write would.
-                return self.try_write(state, &[]);
-            }
-            let mut written = 0;
-            for slice in slices.iter().filter(|slice| !slice.is_empty()) {
-                match self.try_write(state, slice) {
-                    Ok(count) => written += count,
-                    Err(error) if written == 0 => return Err(error),
-                    Err(_) => break,
-                }
-            }
-            Ok(written)
+            write_slices(slices, |slice| self.try_write(state, slice))
         })
     }
 

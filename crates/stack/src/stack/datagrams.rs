@@ -41,11 +41,11 @@ impl Stack {
     }
 
     /// Takes a UDP socket's peer away: the socket has the address again that it was bound to, and receives
-    /// from all. Datagrams that wait stay.
+    /// from all. Datagrams that wait stay. Returns the socket's addresses before.
     ///
     /// # Errors
-    /// If the socket is closed.
-    pub fn udp_disconnect(&mut self, socket: UdpId) -> Result<(), BindError> {
+    /// If another socket has the address now, or the socket is closed.
+    pub fn udp_disconnect(&mut self, socket: UdpId) -> Result<UdpAddrs, BindError> {
         self.udp.disconnect(socket)
     }
 

@@ -701,7 +701,7 @@ impl Pcb {
         } else if self.activity.is_unanswered(now_ns, &self.user.options) {
             self.end(Some(TcpError::TimedOut));
         } else {
-            self.activity.probes += 1;
+            self.activity.probes = self.activity.probes.saturating_add(1);
             self.ack.probe_window = true;
             self.timers.keepalive_or_time_wait_ns =
                 from_ns(now_ns + self.activity.keep_alive_interval_ns());

@@ -16,7 +16,8 @@ import termios
 import time
 
 STREAM, DATAGRAM = socket.SOCK_STREAM, socket.SOCK_DGRAM
-SLOTS = 10
+# New sockets are made up to the first number, and accepted up to the second.
+SLOTS, SLOTS_MAX = 10, 24
 # Nothing waits longer: a blocking call ends with EAGAIN.
 LIMIT = struct.pack("ll", 0, 150_000)
 EVENTS = ["POLLIN", "POLLPRI", "POLLOUT", "POLLERR", "POLLHUP", "POLLNVAL", "POLLRDHUP"]
@@ -179,6 +180,8 @@ class Run:
 
     def pair(self):
         """A usual connection."""
+        if len(self.slots) >= SLOTS_MAX - 1:
+            return self.close()
         family = self.choose(socket.AF_INET, socket.AF_INET, socket.AF_INET6)
         listeners = [fd for fd, (at, kind) in self.slots.items() if (at, kind) == (family, STREAM)]
         for fd in sorted(listeners, key=self.letter):
@@ -221,6 +224,8 @@ class Run:
         )
 
     def accepted(self, fd, family, kind):
+        if len(self.slots) >= SLOTS_MAX:
+            return
         try:
             with self.held(fd, family, kind) as it:
                 made, name = it._accept()

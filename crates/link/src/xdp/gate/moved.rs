@@ -46,9 +46,10 @@ pub(super) fn clear_promiscuous(xdp: &Attachment) -> Result<(), GateError> {
         None => {
             let searched = net::search(|| {
                 if is_missing(ifindex) {
-                    return None;
+                    return Ok(None);
                 }
-                with_program(ifindex, info.program_id).ok()?.map(clear)
+                let there = with_program(ifindex, info.program_id).map_err(io::Error::other)?;
+                Ok(there.map(clear))
             });
             let searched = searched.map_err(failed)?;
             match searched.found {
