@@ -1,4 +1,4 @@
-//! The time that a CPU worked, as the kernel accounts for it, and who works first.
+//! The time that a CPU worked, as the kernel accounts for it, and the priority of processes.
 
 use rustix::process::{Pid, setpriority_process};
 use std::fs;

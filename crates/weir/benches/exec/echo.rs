@@ -13,7 +13,7 @@ const PORT: u16 = 7;
 const MESSAGE_LEN: usize = 64;
 const CONNECTIONS: [usize; 2] = [1, 16];
 
-/// Echoes what comes on each connection, by a thread for each, as `weir echo` does.
+/// Echoes received bytes on each connection, by a thread for each, as `weir echo` does.
 pub(crate) fn serve(at: &str) {
     let listener = TcpListener::bind(at).expect("an address of this host");
     for stream in listener.incoming().flatten() {

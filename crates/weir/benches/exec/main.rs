@@ -133,7 +133,7 @@ fn median(values: impl IntoIterator<Item = f64>) -> f64 {
 }
 
 impl Bench {
-    /// Puts this load on each server in turn; it returns what was done in so many seconds. Prints the
+    /// Puts this load on each server in turn; it returns what was done in these seconds. Prints the
     /// rates, and returns for each server but the first its rate as a part of the first one's.
     fn compare(
         &self,

@@ -84,7 +84,7 @@ pub(crate) fn redis(bench: &Bench) {
 pub(crate) const NGINX_PORT: u16 = 80;
 const FILE_LEN: usize = 1_024;
 
-/// nginx' command with a configuration of this name: no worker process, or so many.
+/// nginx' command with a configuration of this name: no worker process, or this many.
 pub(crate) fn nginx_words(world: &World, name: &str, workers: usize) -> Vec<String> {
     let folder = world.folder.display();
     fs::write(world.folder.join("file"), [b'x'; FILE_LEN]).expect("the file can be written");
