@@ -53,9 +53,19 @@ pub(crate) struct Inside(());
 
 /// Enters the library.
 pub(crate) fn enter() -> Inside {
-    DEPTH.with(|depth| depth.fetch_add(1, Relaxed));
+    deepen(1);
     compiler_fence(SeqCst);
     Inside(())
+}
+
+/// Changes the depth; returns the one of before. A handler between the load and the store leaves the
+/// depth as it finds it, so that no locked instruction is needed.
+fn deepen(by: i32) -> u32 {
+    DEPTH.with(|depth| {
+        let before = depth.load(Relaxed);
+        depth.store(before.wrapping_add_signed(by), Relaxed);
+        before
+    })
 }
 
 /// Whether the thread is inside the library.
@@ -76,8 +86,7 @@ fn has_noted() -> bool {
 impl Drop for Inside {
     fn drop(&mut self) {
         compiler_fence(SeqCst);
-        let before = DEPTH.with(|depth| depth.fetch_sub(1, Relaxed));
-        if before == 1 && has_noted() {
+        if deepen(-1) == 1 && has_noted() {
             run_noted();
         }
     }

@@ -96,14 +96,20 @@ fn kind(fd: c_int) -> u8 {
 #[inline]
 pub(crate) fn live(fd: c_int) -> Option<Arc<Sock>> {
     match kind(fd) {
-        LIVE => {
-            // A handler must not wait for the lock that its own thread has.
-            let _inside = signals::enter();
-            lock(fd as usize).clone()
-        }
-        LEASED => taken(fd),
+        LIVE | LEASED => found(fd),
         _ => None,
     }
+}
+
+/// As [`live`], behind the load that is enough for other descriptors.
+#[inline(never)]
+fn found(fd: c_int) -> Option<Arc<Sock>> {
+    if kind(fd) == LEASED {
+        return taken(fd);
+    }
+    // A handler must not wait for the lock that its own thread has.
+    let _inside = signals::enter();
+    lock(fd as usize).clone()
 }
 
 const OPEN: u8 = Kind::Open as u8;
@@ -132,11 +138,7 @@ fn taken(fd: c_int) -> Option<Arc<Sock>> {
 #[inline]
 pub(crate) fn any(fd: c_int) -> Option<Arc<Sock>> {
     match kind(fd) {
-        OPEN | LIVE => {
-            let _inside = signals::enter();
-            lock(fd as usize).clone()
-        }
-        LEASED => taken(fd),
+        OPEN | LIVE | LEASED => found(fd),
         _ => None,
     }
 }

@@ -78,7 +78,7 @@ impl<'a> Wait<'a> {
     ) -> Result<T, c_int> {
         loop {
             match self.once(&mut attempt) {
-                Err(error) if self.blocks && errno(&error) == libc::EAGAIN => self.wait()?,
+                Err(error) if self.blocks && errno(&error) == libc::EAGAIN => self.rest(true)?,
                 done => return done.map_err(|error| errno(&error)),
             }
         }
@@ -100,6 +100,11 @@ impl<'a> Wait<'a> {
     /// # Errors
     /// As [`Wait::until`].
     pub(crate) fn wait(&mut self) -> Result<(), c_int> {
+        self.rest(false)
+    }
+
+    /// As [`Wait::wait`]; `tries` says that an attempt follows.
+    fn rest(&mut self, tries: bool) -> Result<(), c_int> {
         let receives = self.side == Side::Receive;
         let limit = self.sock.timeout(receives);
         let deadline = match (self.deadline, limit) {
@@ -114,6 +119,11 @@ impl<'a> Wait<'a> {
             PollFlags::OUT
         };
         let net = crate::host::running().ok_or(libc::ENETDOWN)?;
+        let read = if tries && receives {
+            self.sock.stream().ok()
+        } else {
+            None
+        };
         loop {
             let left = deadline.map(|at| at.saturating_duration_since(Instant::now()));
             if left == Some(Duration::ZERO) {
@@ -123,7 +133,13 @@ impl<'a> Wait<'a> {
                 // SAFETY: the descriptor lives as long as the socket, which this wait borrows.
                 let fd = unsafe { BorrowedFd::borrow_raw(fd.as_raw_fd()) };
                 let mut fds = vec![PollFd::from_borrowed_fd(fd, flags)];
-                let driven = drive(&net, &mut fds, deadline, self.interrupts, None);
+                let driven = match &read {
+                    Some(stream) => {
+                        let mut wait = interruptible(self.interrupts, None);
+                        result(stream.poll_to_read(&mut fds, deadline, &mut wait))
+                    }
+                    None => drive(&net, &mut fds, deadline, self.interrupts, None),
+                };
                 driven.map(|()| fds[0].revents().contains(PollFlags::ERR))
             })?;
             match polled {
@@ -157,16 +173,27 @@ pub(crate) fn drive<'a>(
     interrupts: u64,
     mask: Option<&libc::sigset_t>,
 ) -> Result<(), Errno> {
-    let mut wait = |fds: &mut [PollFd<'_>], time: Option<&Timespec>| {
+    let mut wait = interruptible(interrupts, mask);
+    result(net.poll(fds, deadline, &mut wait))
+}
+
+fn result(polled: io::Result<()>) -> Result<(), Errno> {
+    polled.map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))
+}
+
+/// `ppoll(2)`, outside the library; `EINTR` also after an interruption since the call began.
+fn interruptible(
+    interrupts: u64,
+    mask: Option<&libc::sigset_t>,
+) -> impl FnMut(&mut [PollFd<'_>], Option<&Timespec>) -> Result<usize, Errno> {
+    move |fds, time| {
         signals::outside(|| {
             if signals::interrupts() != interrupts {
                 return Err(Errno::INTR);
             }
             kernel_poll(fds, time, mask)
         })
-    };
-    let polled = net.poll(fds, deadline, &mut wait);
-    polled.map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))
+    }
 }
 
 /// `ppoll(2)`.

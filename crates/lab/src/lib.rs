@@ -71,6 +71,7 @@ pub mod net;
 pub mod oracle;
 #[cfg(feature = "oracles")]
 pub mod postgres;
+pub mod processor;
 #[cfg(feature = "oracles")]
 pub mod program;
 pub mod results;

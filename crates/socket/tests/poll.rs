@@ -108,3 +108,50 @@ fn a_poll_ends_with_its_time_and_with_a_signal() {
     let error = client.read(&mut bytes).unwrap_err();
     assert_eq!(error.kind(), io::ErrorKind::WouldBlock);
 }
+
+fn shows_readable(stream: &TcpStream) -> bool {
+    let fd = stream.ready_fd().unwrap();
+    let now = Timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    let mut fds = [PollFd::from_borrowed_fd(fd, PollFlags::IN)];
+    poll(&mut fds, Some(&now)).unwrap() > 0
+}
+
+/// The descriptor shows what the read leaves, and another socket's bytes do not end the wait.
+#[test]
+fn a_read_that_polls_takes_bytes_past_the_descriptor() {
+    const PAUSE: Duration = Duration::from_millis(30);
+    wait::limit_this_test();
+    let (here, there) = nets();
+    let listener = TcpListener::bind(&there, THERE).unwrap();
+    let connection = || {
+        let client = TcpStream::connect(&here, THERE).unwrap();
+        client.set_nonblocking(true).unwrap();
+        assert!(!shows_readable(&client));
+        (client, listener.accept().unwrap().0)
+    };
+    let ((awaited, mut its), (other, mut others)) = (connection(), connection());
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            thread::sleep(PAUSE);
+            others.write_all(b"o").unwrap();
+            thread::sleep(PAUSE);
+            its.write_all(b"abc").unwrap();
+        });
+        let fd = awaited.ready_fd().unwrap();
+        let mut fds = vec![PollFd::from_borrowed_fd(fd, PollFlags::IN)];
+        awaited
+            .poll_to_read(&mut fds, None, &mut |fds, time| poll(fds, time))
+            .unwrap();
+    });
+    assert!(shows_readable(&other));
+    assert!(!shows_readable(&awaited));
+    let (mut stream, mut bytes) = (&awaited, [0; 3]);
+    assert_eq!(stream.read(&mut bytes[..1]).unwrap(), 1);
+    assert!(shows_readable(&awaited));
+    assert_eq!(stream.read(&mut bytes[1..]).unwrap(), 2);
+    assert_eq!(&bytes, b"abc");
+    assert!(!shows_readable(&awaited));
+}

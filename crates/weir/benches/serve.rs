@@ -37,7 +37,7 @@ use weir_lab::command::{Command, Resource};
 use weir_lab::net::{Host, Lab, Offloads, Process};
 use weir_lab::results::{Bar, Recorder, Unit, recorder};
 use weir_lab::wait::WAIT_MAX;
-use weir_lab::{affinity, testenv};
+use weir_lab::{affinity, processor, testenv};
 
 const CONNECTIONS: [usize; 3] = [16, 1_000, 10_000];
 const ROUNDS: usize = 3;
@@ -177,9 +177,9 @@ impl World {
         wrk.arg(format!("http://{ip}/file"));
         let mut wrk = std::process::Command::from(wrk);
         affinity::pin_command(&mut wrk, self.cores.client);
-        let before = (busy_s(self.cores.server), ran_s(server.id()));
+        let before = (processor::busy(self.cores.server), ran_s(server.id()));
         let output = self.client.output(wrk).expect("wrk runs");
-        let busy_s = busy_s(self.cores.server) - before.0;
+        let busy_s = (processor::busy(self.cores.server) - before.0).as_secs_f64();
         let own_s = ran_s(server.id()) - before.1;
         let text = String::from_utf8_lossy(&output.stdout).into_owned();
         let said = Said::of(&text).unwrap_or_else(|| panic!("wrk said {text}"));
@@ -254,23 +254,6 @@ impl Run {
     fn own_rate(&self) -> f64 {
         self.said.requests / self.own_s
     }
-}
-
-/// Seconds that a core was not idle since the machine started.
-fn busy_s(core: usize) -> f64 {
-    /// USER_HZ, the unit of the kernel's times.
-    const TICKS_PER_S: f64 = 100.0;
-    let text = fs::read_to_string("/proc/stat").expect("procfs");
-    let name = format!("cpu{core} ");
-    let line = text.lines().find_map(|line| line.strip_prefix(&name));
-    let times: Vec<f64> = line
-        .expect("a core of this machine")
-        .split_whitespace()
-        .map(|word| word.parse().expect("a number"))
-        .collect();
-    // user, nice, system, idle, iowait, irq, softirq
-    let busy = [0, 1, 2, 5, 6].map(|column: usize| times[column]);
-    busy.iter().sum::<f64>() / TICKS_PER_S
 }
 
 /// Seconds that the threads of a process ran.

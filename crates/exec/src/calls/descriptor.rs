@@ -145,11 +145,15 @@ fn copied(fd: c_int, sock: Option<Arc<Sock>>, new: c_int) -> c_int {
 /// As `dup(2)`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dup(fd: c_int) -> c_int {
-    let sock = table::any(fd);
-    count(Call::Dup, sock.is_some());
+    let Some(sock) = table::any(fd) else {
+        stats::kernels(Call::Dup);
+        // SAFETY: the caller's promises.
+        return copied(fd, None, unsafe { real::dup(fd) });
+    };
     let _inside = signals::enter();
+    stats::weirs(Call::Dup);
     // SAFETY: the caller's promises.
-    copied(fd, sock, unsafe { real::dup(fd) })
+    copied(fd, Some(sock), unsafe { real::dup(fd) })
 }
 
 /// `dup2(2)`.

@@ -77,14 +77,13 @@ fn until(
 /// As `poll(2)`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn poll(fds: *mut pollfd, count: nfds_t, time_ms: c_int) -> c_int {
-    let inside = signals::enter();
     // SAFETY: the caller's promises.
     let polled = unsafe { polled(fds, count) }.filter(|_| time_ms != 0);
     let Some((net, all)) = polled else {
-        drop(inside);
         // SAFETY: the caller's promises.
         return unsafe { real::poll(fds, count, time_ms) };
     };
+    let _inside = signals::enter();
     // SAFETY: the caller's promises.
     let ask = || unsafe { real::poll(fds, count, 0) };
     until(&net, &all, deadline_ms(time_ms), None, ask)
@@ -117,16 +116,15 @@ pub unsafe extern "C" fn ppoll(
     time: *const timespec,
     mask: *const sigset_t,
 ) -> c_int {
-    let inside = signals::enter();
     // SAFETY: the caller's promises.
     let (wait, mask_ref) = unsafe { (wait_of(time), mask.as_ref()) };
     // SAFETY: the caller's promises.
     let polled = unsafe { polled(fds, count) };
     let (Some((net, all)), Some(wait)) = (polled, wait) else {
-        drop(inside);
         // SAFETY: the caller's promises.
         return unsafe { real::ppoll(fds, count, time, mask) };
     };
+    let _inside = signals::enter();
     // SAFETY: the caller's promises.
     let ask = || unsafe { real::poll(fds, count, 0) };
     let deadline = wait.and_then(|wait| Instant::now().checked_add(wait));
@@ -165,6 +163,7 @@ unsafe fn polled(fds: *const pollfd, count: nfds_t) -> Option<(Net, Vec<pollfd>)
     if all.iter().filter(|fd| is_ours(fd)).count() == 0 {
         return None;
     }
+    let _inside = signals::enter();
     Some((running()?, all.to_vec()))
 }
 
@@ -179,6 +178,10 @@ pub unsafe extern "C" fn epoll_wait(
     most: c_int,
     time_ms: c_int,
 ) -> c_int {
+    if !table::is_set(set) {
+        // SAFETY: the caller's promises.
+        return unsafe { real::epoll_wait(set, events, most, time_ms) };
+    }
     // SAFETY: the caller's promises.
     unsafe { epoll_pwait(set, events, most, time_ms, std::ptr::null()) }
 }
@@ -195,13 +198,12 @@ pub unsafe extern "C" fn epoll_pwait(
     time_ms: c_int,
     mask: *const sigset_t,
 ) -> c_int {
-    let inside = signals::enter();
     let drives = table::is_set(set) && time_ms != 0 && most > 0;
     let Some(net) = drives.then(running).flatten() else {
-        drop(inside);
         // SAFETY: the caller's promises.
         return unsafe { real::epoll_pwait(set, events, most, time_ms, mask) };
     };
+    let _inside = signals::enter();
     let one = pollfd {
         fd: set,
         events: libc::POLLIN,
@@ -231,14 +233,13 @@ pub unsafe extern "C" fn select(
         let us = time.tv_usec.max(0) as u64;
         Duration::from_secs(time.tv_sec.max(0) as u64) + Duration::from_micros(us)
     });
-    let inside = signals::enter();
     // SAFETY: the caller's promises.
     let chosen = unsafe { selected(count, [read, write, except]) };
     let Some((net, fds)) = chosen.filter(|_| wait != Some(Duration::ZERO)) else {
-        drop(inside);
         // SAFETY: the caller's promises.
         return unsafe { real::select(count, read, write, except, time) };
     };
+    let _inside = signals::enter();
     let deadline = wait.and_then(|wait| Instant::now().checked_add(wait));
     // SAFETY: the caller's promises.
     let ready = unsafe { select_until(&net, &fds, count, [read, write, except], deadline, None) };
@@ -267,16 +268,15 @@ pub unsafe extern "C" fn pselect(
     time: *const timespec,
     mask: *const sigset_t,
 ) -> c_int {
-    let inside = signals::enter();
     // SAFETY: the caller's promises.
     let (wait, mask_ref) = unsafe { (wait_of(time), mask.as_ref()) };
     // SAFETY: the caller's promises.
     let chosen = unsafe { selected(count, [read, write, except]) };
     let (Some((net, fds)), Some(wait)) = (chosen, wait) else {
-        drop(inside);
         // SAFETY: the caller's promises.
         return unsafe { real::pselect(count, read, write, except, time, mask) };
     };
+    let _inside = signals::enter();
     let deadline = wait.and_then(|wait| Instant::now().checked_add(wait));
     // SAFETY: the caller's promises.
     unsafe { select_until(&net, &fds, count, [read, write, except], deadline, mask_ref) }
@@ -319,6 +319,7 @@ unsafe fn selected(count: c_int, sets: [*mut fd_set; 3]) -> Option<(Net, Vec<pol
         events: events(fd),
         revents: 0,
     });
+    let _inside = signals::enter();
     Some((running()?, all.filter(|fd| fd.events != 0).collect()))
 }
 

@@ -229,7 +229,7 @@ impl Net {
         deadline: Option<Instant>,
         wait: &mut PollWait<'_>,
     ) -> std::io::Result<()> {
-        Ok(self.first().poll(fds, deadline, wait)?)
+        Ok(self.first().poll(None, fds, deadline, wait)?)
     }
 
     /// Whether all links are gone, so that no frame can arrive or leave any more.

@@ -3,7 +3,8 @@
 use super::TcpSocket;
 use super::socket::first;
 use crate::errno;
-use crate::net::{Id, Interest, Net, NetState, Operation, SocketInner, waits};
+use crate::net::{Id, Interest, Net, NetState, Operation, PollWait, SocketInner, waits};
+use rustix::event::PollFd;
 use rustix::io::Errno;
 use std::io::{self, IoSlice, Read, Write};
 use std::net::{Shutdown, SocketAddr, ToSocketAddrs};
@@ -116,6 +117,20 @@ impl TcpStream {
             let _ = state.stack.tcp_consume(self.id, count);
             Ok(count)
         })
+    }
+
+    /// As [`Net::poll`], and also until bytes, the end or an error can be read. The caller must then
+    /// read or peek: only that shows on the readiness descriptor that something can be read.
+    ///
+    /// # Errors
+    /// As [`Net::poll`].
+    pub fn poll_to_read<'a>(
+        &'a self,
+        fds: &mut Vec<PollFd<'a>>,
+        deadline: Option<Instant>,
+        wait: &mut PollWait<'_>,
+    ) -> io::Result<()> {
+        self.core.poll_to(Interest::Read, fds, deadline, wait)
     }
 
     /// Succeeds if bytes, or the end, can be read.

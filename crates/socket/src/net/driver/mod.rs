@@ -23,6 +23,9 @@ use std::time::{Duration, Instant};
 /// How often in a row the thread yields the lock to waiting calls before it goes on.
 const YIELDS_MAX: usize = 100;
 
+/// How often a call that finds the lock taken yields its processor before it waits for the lock.
+const LOCK_YIELDS_MAX: usize = 10;
+
 /// How often one call polls the stack at most; what is then due remains for the thread.
 const POLLS_MAX: usize = 8;
 
@@ -46,9 +49,20 @@ impl StackDriver {
             return state;
         }
         self.waiting.fetch_add(1, Relaxed);
-        let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let state = self.lock_soon();
+        let state =
+            state.unwrap_or_else(|| self.state.lock().unwrap_or_else(PoisonError::into_inner));
         self.waiting.fetch_sub(1, Relaxed);
         state
+    }
+
+    /// The lock, if it becomes free while this thread lets others run. The thread that has the lock has
+    /// often just woken this one, and runs on the same processor.
+    fn lock_soon(&self) -> Option<MutexGuard<'_, NetState>> {
+        (0..LOCK_YIELDS_MAX).find_map(|_| {
+            std::thread::yield_now();
+            self.state.try_lock().ok()
+        })
     }
 
     /// Lets waiting calls take the lock. Without this the thread, which takes the lock again

@@ -8,9 +8,13 @@
 //!
 //! The readiness of a socket's descriptor changes in `settle`, on this thread, so that the
 //! application's wait costs no wake-up from another processor.
+//!
+//! A blocking read waits here, too. It takes the bytes that it awaits at once, so that the descriptor
+//! of its socket does not show them; nor do the other sockets' events end the wait.
 
 use super::{Leading, StackDriver, unlock};
-use crate::net::driver::state::NetState;
+use crate::net::driver::state::{Id, NetState};
+use crate::net::sock::readiness::Interest;
 use rustix::event::{PollFd, PollFlags, Timespec};
 use std::sync::MutexGuard;
 use std::time::{Duration, Instant};
@@ -25,9 +29,11 @@ fn left(deadline: Option<Instant>) -> Option<Duration> {
 }
 
 impl StackDriver {
-    /// See [`Net::poll`](crate::Net::poll).
+    /// See [`Net::poll`](crate::Net::poll). A call that waits for a socket and then carries out what
+    /// it waits for gives that as `awaited`.
     pub(in crate::net) fn poll<'a>(
         &'a self,
+        awaited: Option<(Id, Interest)>,
         fds: &mut Vec<PollFd<'a>>,
         deadline: Option<Instant>,
         wait: &mut PollWait<'_>,
@@ -42,7 +48,7 @@ impl StackDriver {
         }
         let leading = Leading(self);
         let own = fds.len();
-        let (polled, mut state) = self.poll_and_drive(state, fds, deadline, wait);
+        let (polled, mut state) = self.poll_and_drive(state, awaited, fds, deadline, wait);
         fds.truncate(own);
         std::mem::forget(leading);
         let rouse = state.leadership.end_poll(self.now_ns());
@@ -56,23 +62,31 @@ impl StackDriver {
     fn poll_and_drive<'a>(
         &'a self,
         mut state: MutexGuard<'a, NetState>,
+        awaited: Option<(Id, Interest)>,
         fds: &mut Vec<PollFd<'a>>,
         deadline: Option<Instant>,
         wait: &mut PollWait<'_>,
     ) -> (rustix::io::Result<()>, MutexGuard<'a, NetState>) {
         let own = fds.len();
+        let mut rest = state.rest(self.now_ns());
+        // Frames that the last call has left are received without asking for them.
+        if rest.is_none() {
+            if self.receive_for(&mut state, awaited) || state.has_tasks() {
+                return (Ok(()), state);
+            }
+            rest = state.rest(self.now_ns());
+        }
         loop {
-            let before = state.fd_changes;
-            let rest = state.rest(self.now_ns());
             // The driver's part of the descriptors.
             fds.truncate(own);
             fds.push(PollFd::new(&self.wake_call, PollFlags::IN));
             let waits = state.links().waits().zip(&self.links);
             fds.extend(waits.filter_map(|(wait, fd)| Some(PollFd::new(fd, wait?))));
+            let before = state.fd_changes;
             unlock(state);
-            let rest = rest.unwrap_or(Duration::ZERO);
-            let rest = left(deadline).map_or(rest, |left| left.min(rest));
-            let time = Timespec::try_from(rest).ok();
+            let time = rest.unwrap_or(Duration::ZERO);
+            let time = left(deadline).map_or(time, |left| left.min(time));
+            let time = Timespec::try_from(time).ok();
             let polled = wait(fds, time.as_ref());
             let is_ready = |fd: &PollFd<'_>| !fd.revents().is_empty();
             let ours = fds[..own].iter().any(is_ready);
@@ -84,14 +98,29 @@ impl StackDriver {
             if let Err(error) = polled {
                 return (Err(error), state);
             }
+            let mut is_met = awaited.is_none() && state.fd_changes != before;
             if drivers || !ours {
-                state.receive(self.now_ns());
-                state.settle(self.now_ns());
+                is_met |= self.receive_for(&mut state, awaited);
             }
             let is_over = left(deadline) == Some(Duration::ZERO) || state.is_failed();
-            if ours || is_over || state.fd_changes != before || state.has_tasks() {
+            if ours || is_met || is_over || state.has_tasks() {
                 return (Ok(()), state);
             }
+            rest = state.rest(self.now_ns());
+        }
+    }
+
+    /// Receives and settles. Returns whether what is awaited has happened, or, if nothing is, whether
+    /// a descriptor has changed.
+    fn receive_for(&self, state: &mut NetState, awaited: Option<(Id, Interest)>) -> bool {
+        let before = state.fd_changes;
+        state.awaited = awaited;
+        state.receive(self.now_ns());
+        state.settle(self.now_ns());
+        state.awaited = None;
+        match awaited {
+            Some((id, side)) => state.readiness(id).is(side),
+            None => state.fd_changes != before,
         }
     }
 }

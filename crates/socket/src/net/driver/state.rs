@@ -74,6 +74,8 @@ pub(crate) struct NetState {
     pub(in crate::net) hide: Hide,
     /// Number of changes of descriptors' readiness.
     pub(in crate::net) fd_changes: u64,
+    /// The event that the polling call waits for and takes: the descriptor does not show it.
+    pub(in crate::net) awaited: Option<(Id, Interest)>,
 }
 
 impl NetState {
@@ -102,6 +104,7 @@ impl NetState {
             leadership: Leadership::new(),
             hide: |fd| fd,
             fd_changes: 0,
+            awaited: None,
         }
     }
 
@@ -154,6 +157,7 @@ impl NetState {
     fn notify_all_gone(&mut self) {
         self.wakes = true;
         for watch in self.socket_waiters.values_mut() {
+            watch.show(Readiness::GONE);
             watch.notify(Readiness::GONE, &mut self.tasks);
         }
     }
@@ -419,9 +423,14 @@ impl NetState {
         }
         self.leadership.note_event(id, self.now_ns);
         let readiness = self.readiness(id);
+        let takes = |(awaited, side)| awaited == id && readiness.is(side);
+        let is_taken = self.awaited.is_some_and(takes);
         if let Some(watch) = self.socket_waiters.get_mut(&id) {
+            if !is_taken {
+                watch.show(readiness);
+                self.fd_changes += 1;
+            }
             watch.notify(readiness, &mut self.tasks);
-            self.fd_changes += 1;
         }
     }
 

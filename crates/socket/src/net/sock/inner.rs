@@ -1,8 +1,9 @@
 //! [`SocketInner`]: the base of all sockets, and how their calls wait.
 
 use super::readiness::Interest;
-use crate::net::driver::StackDriver;
+use crate::net::driver::{PollWait, StackDriver};
 use crate::net::{Id, Net, NetState};
+use rustix::event::PollFd;
 use rustix::io::Errno;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -304,6 +305,19 @@ impl SocketInner {
             });
         }
         linger.saturating_sub(began.elapsed())
+    }
+
+    /// As [`Net::poll`], until a call on this side would not wait; the caller then makes the call,
+    /// which shows on the readiness descriptor what is left.
+    pub(crate) fn poll_to<'a>(
+        &'a self,
+        side: Interest,
+        fds: &mut Vec<PollFd<'a>>,
+        deadline: Option<Instant>,
+        wait: &mut PollWait<'_>,
+    ) -> io::Result<()> {
+        let awaited = Some((self.id, side));
+        Ok(self.shared().poll(awaited, fds, deadline, wait)?)
     }
 
     /// The readiness descriptor, for `poll` and `epoll`.

@@ -155,14 +155,18 @@ impl SocketWaiters {
         self.ready.is_some() || self.shared_fd.is_some()
     }
 
-    /// Notifies threads and the descriptor, and adds the tasks to be woken to `tasks`.
-    pub(crate) fn notify(&mut self, readiness: Readiness, tasks: &mut Vec<Waker>) {
+    /// Gives the descriptor this readiness.
+    pub(crate) fn show(&mut self, readiness: Readiness) {
         if let Some(ready) = &mut self.ready {
             ready.set(readiness);
         }
         if let Some((joint, part)) = &self.shared_fd {
             joint.set(*part, readiness);
         }
+    }
+
+    /// Notifies threads, and adds the tasks to be woken to `tasks`.
+    pub(crate) fn notify(&mut self, readiness: Readiness, tasks: &mut Vec<Waker>) {
         for side in [Interest::Read, Interest::Write, Interest::AllAcked] {
             if readiness.is(side) {
                 self.waiters(side).notify(tasks);

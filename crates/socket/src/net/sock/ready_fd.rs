@@ -91,7 +91,7 @@ impl ReadyFd {
             if now.readable {
                 let _ = send(other, &[0], SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
             } else {
-                drain(&self.fd);
+                take(&self.fd);
             }
             self.is_readable = now.readable;
             is_touched = true;
@@ -201,6 +201,11 @@ fn fill(fd: &OwnedFd) {
     while let Ok(1..) | Err(Errno::INTR | Errno::CONNRESET) =
         send(fd, &FILL, SendFlags::DONTWAIT | SendFlags::NOSIGNAL)
     {}
+}
+
+/// Reads the one message that makes the descriptor readable. An error of a datagram end comes first.
+fn take(fd: &OwnedFd) {
+    while let Err(Errno::INTR | Errno::CONNRESET) = recv(fd, &mut [0; 1], RecvFlags::DONTWAIT) {}
 }
 
 /// Reads until the queue is empty. An error of a datagram end comes first.
