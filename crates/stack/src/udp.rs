@@ -408,7 +408,7 @@ impl Sockets {
             self.binds.remove(place, pcb);
         }
         // If another socket is bound to the same address, only the connection table finds this
-        // socket.
+        // socket; without a peer nothing does.
         let entered = self.binds.insert(moved, pcb, ends.remote.is_none());
         socket.is_bound = entered.is_ok();
         Ok(before)

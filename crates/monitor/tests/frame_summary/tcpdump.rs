@@ -409,6 +409,10 @@ fn lines_have_what_tcpdump_says() {
         missing.len(),
         shown.join("\n")
     );
+    if captures.is_empty() {
+        // Then the known frames alone were compared.
+        return;
+    }
     assert!(kinds.values().sum::<usize>() >= known.len(), "{kinds:?}");
     for (kind, least) in [
         ("tcp", 5_000),
