@@ -16,6 +16,11 @@ pub(crate) fn unspecified(domain: c_int) -> SocketAddr {
     }
 }
 
+/// Whether an address of IPv6 stands for one of IPv4.
+pub(crate) fn is_mapped(address: SocketAddr) -> bool {
+    address.is_ipv6() && address.ip().to_canonical().is_ipv4()
+}
+
 /// The family of a socket address; -1 if the address is too short for a family.
 ///
 /// # Safety

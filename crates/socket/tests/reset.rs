@@ -116,3 +116,36 @@ fn resets_are_reported_as_by_the_kernel() {
         }
     }
 }
+
+/// Data that comes after both directions were shut down resets the connection; and an error stays for the next
+/// call if this one has transferred bytes.
+#[test]
+fn data_after_a_shutdown_of_both_directions_resets() {
+    let (a, b) = nets();
+    let listener = TcpListener::bind(&b, "0.0.0.0:80").unwrap();
+    let mut socket = TcpStream::connect(&a, (V4[1], 80)).unwrap();
+    let (peer, _) = listener.accept().unwrap();
+    socket.write_all(b"before").unwrap();
+    until(&peer, PollFlags::IN);
+    peer.shutdown(Shutdown::Both).unwrap();
+    assert!(flags(peer.fd()).contains(PollFlags::HUP));
+    assert!(!flags(peer.fd()).contains(PollFlags::ERR));
+    until(&socket, PollFlags::RDHUP);
+    socket.write_all(b"too late").unwrap();
+    for one in [&peer, &socket] {
+        until(one, PollFlags::ERR);
+    }
+    let number = |result: io::Result<usize>| result.map_err(|error| error.raw_os_error().unwrap());
+    let slices = [io::IoSlice::new(b"more")];
+    assert_eq!(number(socket.write_rest(&slices)), Err(32));
+    let error = Ours::error(&socket).unwrap();
+    assert_eq!(
+        error.raw_os_error(),
+        Some(32),
+        "EPIPE after a FIN, as in Linux"
+    );
+    let mut read = [0; 6];
+    assert_eq!(peer.read_rest(&mut read).unwrap(), 6);
+    assert_eq!(peer.read_rest(&mut read).unwrap(), 0);
+    assert_eq!(number((&peer).read(&mut read)), Err(104));
+}

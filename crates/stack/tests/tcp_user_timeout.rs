@@ -128,6 +128,25 @@ fn keep_alive_and_listeners_have_it_too() {
     assert_eq!(peer.read(id), Err(TcpError::TimedOut));
 }
 
+/// A silent peer is given up after this many probes at this interval; with a user timeout the number does not
+/// count, however many they are.
+#[test]
+fn keep_alive_probes_have_an_interval_and_a_number() {
+    for (patience_ms, expected_ms) in [(None, 14_000..14_200), (Some(400_000), 400_000..402_000)] {
+        let mut peer = Peer::new(V4);
+        let listener = peer.listen(5);
+        let id = peer.open(listener);
+        if let Some(ms) = patience_ms {
+            peer.stack.tcp_set_options(id, patience(ms)).unwrap();
+        }
+        peer.stack.tcp_set_keep_alive_probes(id, 1, 4).unwrap();
+        peer.stack.tcp_set_keep_alive(0, id, Some(10 * S)).unwrap();
+        let over = over_ms(&mut peer, id, 3600, None).unwrap();
+        assert!(expected_ms.contains(&over), "{over} ms");
+        assert_eq!(peer.read(id), Err(TcpError::TimedOut));
+    }
+}
+
 /// A peer that answers all probes and never opens its window pins nothing that
 /// its application has let go (RFC 6429); and for a connection with an application, all.
 #[test]

@@ -8,7 +8,7 @@ use common::world::{OTHER, World, v4_config};
 use std::collections::HashMap;
 use std::net::{Ipv4Addr, SocketAddr};
 use weir_stack::iface::{DadMode, DropReason};
-use weir_stack::udp::{BindError, UdpBind, UdpId};
+use weir_stack::udp::{BindError, DATAGRAM_COST, UdpBind, UdpId};
 use weir_wire::ethernet::Address;
 use weir_wire::{AddrPair, Protocol, udp};
 
@@ -224,4 +224,41 @@ fn a_connection_that_is_undone_leaves_a_socket_as_it_was() {
     assert_eq!(restore(&mut world, first), Err(BindError::InUse(here)));
     world.stack.udp_close(sockets[0]);
     assert_eq!(restore(&mut world, open), Err(BindError::Closed));
+}
+
+#[test]
+fn a_socket_that_loses_its_peer_hears_all_again_or_keeps_it() {
+    let (mut world, sockets) = world(1);
+    let socket = sockets[0];
+    world.stack.udp_connect(socket, peer(1)).unwrap();
+    hear(&mut world, peer(1), OURS);
+    world.stack.udp_disconnect(socket).unwrap();
+    hear(&mut world, peer(2), OURS);
+    let both = [(0, peer(1)), (0, peer(2))];
+    assert_eq!(heard(&mut world, &sockets), both, "what waited stays");
+    // Another socket takes the address that a connected one leaves: there is no way back.
+    let any = at("0.0.0.0:10");
+    let first = world.stack.udp_bind(any).unwrap();
+    world.stack.udp_connect(first, peer(1)).unwrap();
+    let second = world.stack.udp_bind(any).unwrap();
+    let refused = world.stack.udp_disconnect(first);
+    assert_eq!(refused, Err(BindError::InUse(any)));
+    let here = SocketAddr::from((OURS, 10));
+    assert_eq!(world.stack.udp_local(first), Some(here));
+    world.stack.udp_close(second);
+    world.stack.udp_disconnect(first).unwrap();
+    assert_eq!(world.stack.udp_local(first), Some(any));
+}
+
+#[test]
+fn the_queue_of_a_socket_takes_as_many_bytes_as_were_set() {
+    let (mut world, sockets) = world(1);
+    let options = world.stack.udp_options(sockets[0]).unwrap();
+    options.queue_bytes = 3 * (DATAGRAM_COST + 1);
+    for number in 0..5 {
+        hear(&mut world, peer(number), OURS);
+    }
+    assert_eq!(heard(&mut world, &sockets).len(), 3);
+    let drops: Vec<_> = world.stack.counters().drops().collect();
+    assert_eq!(drops, [(DropReason::SocketFull, 2)]);
 }

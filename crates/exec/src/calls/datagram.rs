@@ -106,8 +106,7 @@ pub(super) fn send(
             &joined
         }
     };
-    let is_mapped = |to: SocketAddr| to.is_ipv6() && to.ip().to_canonical().is_ipv4();
-    if to.is_some_and(is_mapped) && sock.is_on(libc::IPPROTO_IPV6, libc::IPV6_V6ONLY) {
+    if to.is_some_and(address::is_mapped) && sock.is_on(libc::IPPROTO_IPV6, libc::IPV6_V6ONLY) {
         return Err(libc::ENETUNREACH);
     }
     if sock.shut_write.load(Relaxed) {

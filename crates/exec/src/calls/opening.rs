@@ -130,8 +130,7 @@ fn bind_to(sock: &Arc<Sock>, local: SocketAddr) -> Result<bool, c_int> {
         Endpoint::Relay(_) => return Err(MOVED),
         _ => return Err(bound_again(sock, local)),
     }
-    let is_mapped = local.is_ipv6() && local.ip().to_canonical().is_ipv4();
-    if is_mapped && sock.is_on(libc::IPPROTO_IPV6, libc::IPV6_V6ONLY) {
+    if address::is_mapped(local) && sock.is_on(libc::IPPROTO_IPV6, libc::IPV6_V6ONLY) {
         return Err(libc::EINVAL);
     }
     if sock.is_bound() || chosen_port(sock).is_some() {
@@ -157,9 +156,9 @@ fn bind_to(sock: &Arc<Sock>, local: SocketAddr) -> Result<bool, c_int> {
             } else {
                 open_udp(sock, &net, Some(local))?;
             }
-            if matches!(local, SocketAddr::V6(v6) if !v6.ip().is_unspecified())
-                && local.ip().to_canonical().is_ipv6()
-            {
+            let is_one = local.is_ipv6() && !local.ip().is_unspecified();
+            if is_one && !address::is_mapped(local) {
+                // As in Linux, which shows the option so.
                 let on = 1_i32.to_ne_bytes();
                 let options = sock.options.lock();
                 let mut options = options.unwrap_or_else(PoisonError::into_inner);

@@ -204,7 +204,7 @@ fn kind_name(kind: u16) -> String {
 }
 
 /// A name with its final dot, and the offset behind it.
-fn name(bytes: &[u8], start: usize) -> Option<(String, usize)> {
+pub(crate) fn name(bytes: &[u8], start: usize) -> Option<(String, usize)> {
     let (mut text, mut at, mut behind) = (String::new(), start, None);
     let (mut jumps, mut name_len) = (0, 0);
     for _ in 0..LABELS_MAX {

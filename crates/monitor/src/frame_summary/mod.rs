@@ -7,7 +7,7 @@
 
 mod arp;
 mod dhcp;
-mod dns;
+pub(crate) mod dns;
 mod icmp;
 mod ike;
 mod ip;
@@ -28,6 +28,7 @@ mod udp;
 
 use crate::protocol::ether_type_name;
 use std::borrow::Cow;
+use std::ops::BitAnd;
 use weir_wire::{EtherType, LinkType, ethernet};
 
 /// Largest number of nested headers.
@@ -251,8 +252,11 @@ fn hex(bytes: &[u8]) -> String {
 }
 
 /// The names of the bits that are set, with commas; "none" without one.
-fn flag_names(bits: u8, names: &[(u8, &str)]) -> String {
-    let set = names.iter().filter(|(bit, _)| bits & bit != 0);
+pub(crate) fn flag_names<T>(bits: T, names: &[(T, &str)]) -> String
+where
+    T: Copy + Default + PartialEq + BitAnd<Output = T>,
+{
+    let set = names.iter().filter(|(bit, _)| bits & *bit != T::default());
     let set: Vec<&str> = set.map(|(_, name)| *name).collect();
     if set.is_empty() {
         "none".to_owned()

@@ -1,7 +1,8 @@
 //! DNS (RFC 1035), mDNS (RFC 6762), LLMNR (RFC 4795).
 
-use super::fields::{flags, named};
+use super::fields::named;
 use super::{Claim, Fields, Next, View, harmless};
+use crate::frame_summary::{self, flag_names};
 
 pub(super) const UDP: View = View {
     name: "DNS",
@@ -23,9 +24,6 @@ pub(super) const TCP: View = View {
 
 /// Largest number of records of one message.
 const RECORDS_MAX: u16 = 200;
-/// Largest number of labels and compression pointers of one name.
-const LABELS_MAX: usize = 128;
-const JUMPS_MAX: usize = 16;
 
 /// A message that begins at `start`, to which its compression pointers relate.
 fn message(fields: &mut Fields<'_>, start: usize) -> Option<Next> {
@@ -43,7 +41,11 @@ fn message(fields: &mut Fields<'_>, start: usize) -> Option<Next> {
         (0x20, "authenticated"),
         (0x10, "checking disabled"),
     ];
-    fields.field(start + 2..start + 4, "Flags", flags(bits.into(), &names));
+    fields.field(
+        start + 2..start + 4,
+        "Flags",
+        flag_names(bits.into(), &names),
+    );
     let code = bits & 0xf;
     if is_answer {
         fields.field(
@@ -125,37 +127,11 @@ fn record(fields: &mut Fields<'_>, start: usize, at: usize, title: &str) -> Opti
     Some(end)
 }
 
-/// A name, and the offset behind it.
-fn name(fields: &Fields<'_>, start: usize, mut at: usize) -> Option<(String, usize)> {
-    let (mut text, mut behind, mut jumps) = (String::new(), None, 0);
-    for _ in 0..LABELS_MAX {
-        let len = usize::from(fields.byte(at)?);
-        match len {
-            0 => {
-                let text = if text.is_empty() {
-                    ".".to_owned()
-                } else {
-                    text
-                };
-                return Some((text, behind.unwrap_or(at + 1)));
-            }
-            1..0x40 => {
-                text += &harmless(fields.slice(at + 1, len)?);
-                text.push('.');
-                at += 1 + len;
-            }
-            0xc0.. => {
-                jumps += 1;
-                if jumps > JUMPS_MAX {
-                    return None;
-                }
-                behind = behind.or(Some(at + 2));
-                at = start + usize::from(fields.half(at)? & 0x3fff);
-            }
-            _ => return None,
-        }
-    }
-    None
+/// A name, and the offset behind it; the message begins at `start`.
+fn name(fields: &Fields<'_>, start: usize, at: usize) -> Option<(String, usize)> {
+    let message = fields.bytes().get(start..)?;
+    let (name, behind) = frame_summary::dns::name(message, at.checked_sub(start)?)?;
+    Some((name, start + behind))
 }
 
 fn rcode(code: u16) -> Option<&'static str> {

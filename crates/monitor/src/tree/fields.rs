@@ -159,14 +159,3 @@ pub(super) fn named(number: impl ToString, name: Option<&str>) -> String {
         None => number.to_string(),
     }
 }
-
-/// The names of the bits that are set, with commas.
-pub(super) fn flags(bits: u32, names: &[(u32, &str)]) -> String {
-    let set = names.iter().filter(|(bit, _)| bits & bit != 0);
-    let set: Vec<&str> = set.map(|(_, name)| *name).collect();
-    if set.is_empty() {
-        "none".to_owned()
-    } else {
-        set.join(", ")
-    }
-}

@@ -1,7 +1,8 @@
 //! IPv4 (RFC 791).
 
-use super::fields::{flags, named};
+use super::fields::named;
 use super::{Claim, Fields, Next, View};
+use crate::frame_summary::flag_names;
 use crate::protocol::ip_protocol_name;
 
 pub(super) const VIEW: View = View {
@@ -28,7 +29,7 @@ fn decode(fields: &mut Fields<'_>) -> Option<Next> {
         (0x4000, "don't fragment"),
         (0x2000, "more fragments"),
     ];
-    fields.field(6..7, "Flags", flags(fragment.into(), &names));
+    fields.field(6..7, "Flags", flag_names(fragment.into(), &names));
     let offset = usize::from(fragment & 0x1fff) * 8;
     fields.field(6..8, "Fragment offset", offset);
     fields.field(8..9, "Time to live", fields.byte(8)?);

@@ -1,7 +1,8 @@
 //! TCP (RFC 9293).
 
-use super::fields::{flags, named};
+use super::fields::named;
 use super::{Claim, Fields, Next, View};
+use crate::frame_summary::flag_names;
 use crate::services::service_name;
 
 pub(super) const VIEW: View = View {
@@ -34,7 +35,7 @@ fn decode(fields: &mut Fields<'_>) -> Option<Next> {
     let bits = fields.half(12)?;
     let header_len = usize::from(bits >> 12) * 4;
     fields.field(12..13, "Header length", format!("{header_len} bytes"));
-    let set = flags(u32::from(bits & 0x1ff), &FLAGS);
+    let set = flag_names(u32::from(bits & 0x1ff), &FLAGS);
     fields.summary(format!("{src} > {dst}, {set}, seq {seq}"));
     fields.field(12..14, "Flags", set);
     fields.field(14..16, "Window", fields.half(14)?);

@@ -142,8 +142,8 @@ fn exact_parts(theirs: &str) -> Option<(&'static str, Vec<String>)> {
         return Some(("udp", vec![up_to_length(udp)?]));
     }
     // tcpdump has no name for DNS here: an id, and the length at the end.
-    let (_, told) = theirs.split_once(": ")?;
-    let (dns, _) = told.rsplit_once(" (")?;
+    let (_, rest) = theirs.split_once(": ")?;
+    let (dns, _) = rest.rsplit_once(" (")?;
     let id: String = dns.chars().take_while(char::is_ascii_digit).collect();
     let is_dns =
         !has_odd_letters(dns) && theirs.ends_with(')') && !id.is_empty() && theirs.contains(".53");
