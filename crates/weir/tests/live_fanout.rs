@@ -69,7 +69,13 @@ fn listeners_of_a_group_share_its_frames() {
     let Some(brokered) = brokered("fanout-group") else {
         return;
     };
-    let mut listeners: Vec<Running> = (0..4).map(|_| brokered.listen("workers")).collect();
+    // One after the other, so that a listener's number is its member's.
+    let listen = |number| {
+        let listener = brokered.listen("workers");
+        brokered.until_ports(number);
+        listener
+    };
+    let mut listeners: Vec<Running> = (1..=4).map(listen).collect();
     let shown = brokered.until_ports(4);
     for (member, port) in (0..).zip(shown.as_array().unwrap()) {
         let expected = serde_json::json!({"group": "workers", "member": member, "members": 4});
