@@ -98,6 +98,8 @@ enum Command {
 }
 
 fn main() -> ExitCode {
+    // Before there are more threads.
+    weir_filter::backend::native::register_early();
     stack::with_enough(run)
 }
 

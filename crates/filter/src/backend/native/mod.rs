@@ -51,6 +51,15 @@ pub const CODE_BYTES_MAX: usize = 8 << 20;
 /// Bytes of code memory for all programs of a process.
 pub const ARENA_BYTES: usize = 64 << 20;
 
+/// Registers this process for the memory of native code, which the first compilation does otherwise.
+///
+/// While the process has one thread, this takes a microsecond. Later the kernel waits until each core
+/// has passed through its scheduler, which takes some 15 ms (`membarrier(2)`).
+pub fn register_early() {
+    // A kernel that cannot do it says so again at the first compilation.
+    let _ = icache::register();
+}
+
 /// The reason why a program has no native code; the interpreter can still run it.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum NativeError {
