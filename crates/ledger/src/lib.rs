@@ -44,5 +44,5 @@ pub use progress::Progress;
 pub use prove::{Difference, InterfaceProof, PeriodProof, Proof};
 pub use session_log::SessionLog;
 pub use shorten::Shortening;
-pub use spool::{Spool, Stored, StoredPeriod};
+pub use spool::{Meaning, Spool, Stored, StoredPeriod};
 pub use usage::{Group, Row, UsageQuery};

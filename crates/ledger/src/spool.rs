@@ -5,14 +5,15 @@ use crate::codec::{Encoded, encode};
 use crate::lock::StoreLock;
 use crate::store::{Layout, bits, immediate, key, of, open};
 use rusqlite::{Connection, OptionalExtension, Transaction, params};
+use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
-use weir_meter::{Chunk, ChunkId};
+use weir_meter::{Chunk, ChunkId, Measure};
 
 /// "weiS": what SQLite's `application_id` says of a spool.
 const LAYOUT: Layout = Layout {
     application: 0x7765_6953,
     schema: SCHEMA,
-    upgrades: &[],
+    upgrades: &[UPGRADE_2],
 };
 
 const SCHEMA: &str = "
@@ -36,6 +37,25 @@ CREATE TABLE head (
     base       BLOB NOT NULL
 ) STRICT;
 ";
+
+const UPGRADE_2: &str = "
+-- What the numbers of a counter's cells mean, for a process that finds them with another configuration.
+CREATE TABLE meaning (
+    counter    TEXT NOT NULL,
+    boot_epoch INTEGER NOT NULL,
+    meaning    TEXT NOT NULL,
+    PRIMARY KEY (counter, boot_epoch)
+) STRICT, WITHOUT ROWID;
+";
+
+/// What the numbers of a counter's cells in the kernel mean.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Meaning {
+    /// Names of services by the numbers of classes.
+    pub services: Vec<String>,
+    /// The columns of the measures beside packets and bytes.
+    pub measures: Vec<Measure>,
+}
 
 /// A chunk in a spool.
 #[derive(Clone, Debug)]
@@ -232,6 +252,57 @@ impl Spool {
             )
             .optional()
             .map_err(of(&self.path))
+    }
+
+    /// Notes what the cells of a counter's boot epoch mean, before something is counted in them.
+    ///
+    /// # Errors
+    ///
+    /// If the file cannot be written.
+    pub fn note_meaning(
+        &mut self,
+        counter: &str,
+        boot_epoch: u64,
+        meaning: &Meaning,
+    ) -> Result<(), LedgerError> {
+        let json = serde_json::to_string(meaning).expect("names are JSON");
+        let noted = self.db.execute(
+            "INSERT OR REPLACE INTO meaning (counter, boot_epoch, meaning) VALUES (?1, ?2, ?3)",
+            params![counter, bits(boot_epoch), json],
+        );
+        noted.map(drop).map_err(of(&self.path))
+    }
+
+    /// What was noted of the cells of a counter's boot epoch; `None` if nothing was, or if it cannot be
+    /// read.
+    ///
+    /// # Errors
+    ///
+    /// If the file cannot be read.
+    pub fn meaning(&self, counter: &str, boot_epoch: u64) -> Result<Option<Meaning>, LedgerError> {
+        let json: Option<String> = self
+            .db
+            .query_row(
+                "SELECT meaning FROM meaning WHERE counter = ?1 AND boot_epoch = ?2",
+                params![counter, bits(boot_epoch)],
+                |row| row.get(0),
+            )
+            .optional()
+            .map_err(of(&self.path))?;
+        Ok(json.and_then(|json| serde_json::from_str(&json).ok()))
+    }
+
+    /// Deletes what was noted of all other boot epochs of a counter: their cells are recorded.
+    ///
+    /// # Errors
+    ///
+    /// If the file cannot be written.
+    pub fn forget_meanings(&mut self, counter: &str, but: u64) -> Result<(), LedgerError> {
+        let deleted = self.db.execute(
+            "DELETE FROM meaning WHERE counter = ?1 AND boot_epoch != ?2",
+            params![counter, bits(but)],
+        );
+        deleted.map(drop).map_err(of(&self.path))
     }
 
     /// The first chunk behind this place in the order of storing that no ledger has acknowledged.

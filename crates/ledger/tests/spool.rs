@@ -1,10 +1,10 @@
-//! The counter's own store: periods that are stored while they are made.
+//! The counter's own store: periods that are stored while they are made, and what cells mean.
 
 mod common;
 
 use common::{Folder, MINUTE, chunk};
-use weir_ledger::Spool;
-use weir_meter::Chunk;
+use weir_ledger::{Meaning, Spool};
+use weir_meter::{Chunk, Measure};
 
 /// The chunks of a period of this many.
 fn chunks(period: u64, count: u32) -> Vec<Chunk> {
@@ -56,4 +56,50 @@ fn a_period_that_is_stored_while_it_is_made_is_whole_or_absent() {
     // The same chunks, each with the hash of the one before.
     assert_eq!(stored(&spool).len(), 9);
     assert_eq!(stored(&spool), stored(&whole));
+}
+
+#[test]
+fn what_cells_mean_is_kept_until_they_are_recorded() {
+    let folder = Folder::new("meaning");
+    let mut spool = Spool::open(&folder.at("spool")).unwrap();
+    let meaning = |service: &str| Meaning {
+        services: vec![service.to_owned(), "other".to_owned()],
+        measures: vec![Measure {
+            name: "flows".to_owned(),
+            additive: true,
+        }],
+    };
+    for (counter, epoch, service) in [
+        ("a", 1, "x"),
+        ("a", 1, "y"),
+        ("a", u64::MAX, "z"),
+        ("b", 1, "w"),
+    ] {
+        let noted = spool.note_meaning(counter, epoch, &meaning(service));
+        noted.unwrap();
+    }
+    drop(spool);
+    let mut spool = Spool::open(&folder.at("spool")).unwrap();
+    assert_eq!(spool.meaning("a", 1).unwrap(), Some(meaning("y")));
+    assert_eq!(spool.meaning("a", 2).unwrap(), None);
+    spool.forget_meanings("a", u64::MAX).unwrap();
+    assert_eq!(spool.meaning("a", 1).unwrap(), None);
+    assert_eq!(spool.meaning("a", u64::MAX).unwrap(), Some(meaning("z")));
+    assert_eq!(spool.meaning("b", 1).unwrap(), Some(meaning("w")));
+}
+
+#[test]
+fn a_spool_of_the_first_layout_goes_on() {
+    let folder = Folder::new("layout-1");
+    let path = folder.at("spool");
+    let mut spool = Spool::open(&path).unwrap();
+    spool.store(&mut chunks(0, 2), b"base").unwrap();
+    drop(spool);
+    let db = rusqlite::Connection::open(&path).unwrap();
+    db.execute_batch("DROP TABLE meaning; PRAGMA user_version = 1;")
+        .unwrap();
+    drop(db);
+    let spool = Spool::open(&path).unwrap();
+    assert_eq!(spool.waiting().unwrap(), 2);
+    assert_eq!(spool.meaning("pop-1", 1).unwrap(), None);
 }

@@ -220,7 +220,16 @@ impl Counter {
             done: Done::default(),
         };
         counter.note_left()?;
+        counter.note_meaning()?;
         Ok(counter)
+    }
+
+    /// Notes what the cells in the kernel mean, before something is counted there.
+    fn note_meaning(&mut self) -> Result<(), CliError> {
+        let meaning = self.meaning();
+        let (counter, epoch) = (&self.config.counter, self.banks.boot_epoch());
+        let noted = self.spool.note_meaning(counter, epoch, &meaning);
+        noted.map_err(CliError::run)
     }
 
     /// Calls this with the counters in the kernel: for the programs that count in them, which are

@@ -7,7 +7,7 @@ use crate::error::{CliError, say};
 use std::panic::resume_unwind;
 use std::sync::mpsc;
 use std::thread;
-use weir_ledger::{LedgerError, Spool};
+use weir_ledger::{LedgerError, Meaning, Spool};
 use weir_link::xdp::{Cell, CutOwner, Meter, PreviousMeter};
 use weir_meter::config::Config;
 use weir_meter::period::{ChunkWriter, Cut, Moment};
@@ -38,6 +38,9 @@ impl Counter {
             say("weir: the counters of an earlier configuration are read and replaced");
             self.close_previous(previous)?;
         }
+        let epoch = self.banks.boot_epoch();
+        let forgotten = self.spool.forget_meanings(&self.config.counter, epoch);
+        forgotten.map_err(CliError::run)?;
         if self.banks.pending().is_some() {
             self.store_cut(self.clock.now())?;
         }
@@ -46,18 +49,12 @@ impl Counter {
 
     fn close_previous(&mut self, mut previous: PreviousMeter) -> Result<(), CliError> {
         let meter = &mut previous.meter;
+        let noted = self.spool.meaning(&self.config.counter, meter.boot_epoch());
+        let noted = noted.map_err(CliError::run)?;
         let table = locked(&self.table);
-        let services = if meter.means_the_same(&table.meter) {
-            self.services.names()
-        } else {
-            let numbers = 0..meter.classes();
-            numbers.map(|number| format!("class-{number}")).collect()
-        };
-        let more = if meter.measures_the_same(&table.meter) {
-            more_measures(&self.config)
-        } else {
-            Vec::new()
-        };
+        let Meaning { services, measures } = noted
+            .filter(|noted| fits(noted, meter))
+            .unwrap_or_else(|| self.guessed(meter, &table.meter));
         let by_tag = table.rows.by_tag();
         drop(table);
         for _ in 0..1 + usize::from(meter.pending().is_some()) {
@@ -78,7 +75,7 @@ impl Counter {
                 epoch: meter.boot_epoch(),
                 services: services.clone(),
                 polices: meter.polices(),
-                more: more.clone(),
+                more: measures.clone(),
             };
             let base = Base {
                 ended: about.ended,
@@ -94,6 +91,28 @@ impl Counter {
             self.previous_began = about.ended;
         }
         Meter::forget(&self.pins.folder, previous).map_err(CliError::run)
+    }
+
+    /// What the cells of an earlier meter mean, of which nothing was noted: what those of this one do, if
+    /// they are the same.
+    fn guessed(&self, earlier: &Meter, now: &Meter) -> Meaning {
+        let mut meaning = self.meaning();
+        if !earlier.means_the_same(now) {
+            let numbers = 0..earlier.classes();
+            meaning.services = numbers.map(|number| format!("class-{number}")).collect();
+        }
+        if !earlier.measures_the_same(now) {
+            meaning.measures.clear();
+        }
+        meaning
+    }
+
+    /// What the cells of this configuration's meter mean.
+    pub(super) fn meaning(&self) -> Meaning {
+        Meaning {
+            services: self.services.names(),
+            measures: more_measures(&self.config),
+        }
     }
 
     /// Ends the period at a boundary, and makes its records durable. A full disk leaves the period
@@ -342,6 +361,12 @@ fn each_chunk(
 fn is_transient(error: &anyhow::Error) -> bool {
     let error = error.downcast_ref::<LedgerError>();
     error.is_some_and(LedgerError::is_transient)
+}
+
+/// Whether a note is of as many classes and columns as a meter has.
+fn fits(noted: &Meaning, meter: &Meter) -> bool {
+    noted.services.len() == usize::from(meter.classes())
+        && noted.measures.len() == meter.measure_columns()
 }
 
 fn about(period: u64, span: [Moment; 2], link: Totals, gap_unix_ns: Option<[i64; 2]>) -> Cut {
