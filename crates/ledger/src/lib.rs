@@ -30,6 +30,7 @@ mod session_log;
 mod shorten;
 mod spool;
 mod store;
+mod tls;
 mod usage;
 
 pub use codec::{CHUNK_BYTES_MAX, Encoded, decode, encode};
