@@ -2,7 +2,6 @@
 
 use super::meter;
 use super::radclient::{Client, requests, write_config};
-use super::sniff::SETTLING;
 use crate::common::Folder;
 use crate::live::{Net, Running};
 use crate::net;
@@ -97,7 +96,7 @@ fn ten_thousand_sessions_behind_freeradius_come_to_what_they_say() {
     client.send_all(&requests);
     client.guess(&requests);
     client.begin_last();
-    std::thread::sleep(SETTLING);
+    client.until_captured(2);
     capture.signal_at_once(Signal::INT);
     let captured = capture.end();
     let [seen, before] = [1813, 1913].map(|port| client.seen(port));

@@ -7,11 +7,13 @@ use crate::live::{Net, Running};
 use crate::net;
 use std::collections::{HashMap, HashSet};
 use std::fmt::Write as _;
-use std::fs;
+use std::fs::{self, File};
+use std::os::unix::fs::FileExt;
 use std::process::Output;
+use std::time::Duration;
 use weir_lab::net::Signal;
 use weir_lab::rng::Rng;
-use weir_lab::testenv;
+use weir_lab::{testenv, wait};
 use weir_ledger::SessionLog;
 use weir_meter::sessions::Sessions;
 use weir_meter::{Key, KeyKind, SessionEventKind};
@@ -177,6 +179,23 @@ impl Client<'_> {
         self.net.send(9, 100);
     }
 
+    /// Waits until the capture has the further session on this many ports, and what follows it: a busy
+    /// machine captures late, and what is not captured when it ends is lost.
+    pub(super) fn until_captured(&self, ports: usize) {
+        let name = format!("u{SESSIONS}").into_bytes();
+        wait::until("the last session's exchange in the capture", || {
+            std::thread::sleep(Duration::from_millis(50));
+            let file = File::open(self.folder.path("pcap")).unwrap();
+            let length = file.metadata().unwrap().len();
+            let from = length.saturating_sub(4096);
+            let mut last = vec![0; (length - from) as usize];
+            file.read_exact_at(&mut last, from).unwrap();
+            let found = last.windows(name.len()).filter(|it| **it == *name);
+            found.count() >= ports
+        });
+        std::thread::sleep(SETTLING);
+    }
+
     /// What `radsniff` saw answered on a port.
     pub(super) fn seen(&self, port: u16) -> Vec<(String, String)> {
         let mut radsniff = testenv::program("radsniff").unwrap();
@@ -263,7 +282,7 @@ fn ten_thousand_sessions_of_radclient_come_to_what_they_say() {
     client.send_all(&requests);
     client.guess(&requests);
     client.begin_last();
-    std::thread::sleep(SETTLING);
+    client.until_captured(1);
     capture.signal_at_once(Signal::INT);
     let captured = capture.end();
     let seen = client.seen(1813);
