@@ -56,6 +56,8 @@ pub mod c;
 pub mod captures;
 #[cfg(feature = "oracles")]
 pub mod cbpf_sizes;
+#[cfg(feature = "oracles")]
+pub mod certificates;
 pub mod command;
 #[cfg(feature = "oracles")]
 pub mod corpus;

@@ -1,5 +1,6 @@
 //! A PostgreSQL server of a test's own, on a socket in a folder that goes with it.
 
+use crate::certificates::Certificate;
 use crate::command::Command;
 use crate::net::Process;
 use crate::testenv;
@@ -16,6 +17,8 @@ use std::time::{Duration, Instant};
 const DEBIAN: &str = "/usr/lib/postgresql";
 /// The user `nobody`: the server refuses to run as root.
 const NOBODY: u32 = 65534;
+/// The port of the server unless another is given.
+const PORT: &str = "5432";
 /// How long the server may take to start or to stop.
 const LIMIT: Duration = Duration::from_secs(60);
 
@@ -25,6 +28,8 @@ pub struct Postgres {
     folder: PathBuf,
     programs: PathBuf,
     process: Option<Process>,
+    /// Further options.
+    options: Vec<String>,
 }
 
 /// The folder of the server's programs: that of `PATH`, links followed, else Debian's with the highest
@@ -71,6 +76,7 @@ impl Postgres {
             folder,
             programs,
             process: None,
+            options: vec!["listen_addresses=".to_owned()],
         };
         if geteuid().is_root() {
             chown(&server.folder, Some(NOBODY), Some(NOBODY)).expect("root may give files away");
@@ -120,7 +126,8 @@ impl Postgres {
             let log = log.expect("a log for the server");
             let mut server = self.program("postgres");
             server
-                .args(["-c", "listen_addresses=", "-c", "fsync=off", "-k"])
+                .args(self.options.iter().flat_map(|option| ["-c", option]))
+                .args(["-c", "fsync=off", "-k"])
                 .arg(&self.folder)
                 .arg("-D")
                 .arg(self.folder.join("data"))
@@ -146,6 +153,43 @@ impl Postgres {
         }
     }
 
+    /// Starts the server again with TLS, on this port of 127.0.0.1, too: for as long as it runs it has the
+    /// certificate.
+    ///
+    /// # Panics
+    /// If it does not.
+    pub fn run_with_tls(&mut self, port: u16, certificate: &Certificate) {
+        self.end(Signal::INT);
+        let files = [&certificate.certificate, &certificate.key];
+        let copies = ["server.pem", "server.key"].map(|name| self.folder.join("data").join(name));
+        for (file, copy) in files.into_iter().zip(&copies) {
+            let _ = fs::remove_file(copy);
+            fs::copy(file, copy).expect("a copy of the certificate");
+            if geteuid().is_root() {
+                chown(copy, Some(NOBODY), Some(NOBODY)).expect("root may give files away");
+            }
+        }
+        self.options = [
+            "listen_addresses=127.0.0.1",
+            "ssl=on",
+            "ssl_cert_file=server.pem",
+            "ssl_key_file=server.key",
+        ]
+        .map(str::to_owned)
+        .to_vec();
+        self.options.push(format!("port={port}"));
+        self.run();
+    }
+
+    /// The port, in the name of the socket, too.
+    fn port(&self) -> &str {
+        let mut ports = self
+            .options
+            .iter()
+            .filter_map(|it| it.strip_prefix("port="));
+        ports.next().unwrap_or(PORT)
+    }
+
     fn answers(&self) -> bool {
         self.psql_run("SELECT 1")
             .is_ok_and(|output| output.status.success())
@@ -164,7 +208,7 @@ impl Postgres {
                 "-h",
             ])
             .arg(&self.folder)
-            .args(["-c", sql])
+            .args(["-p", self.port(), "-c", sql])
             .output()
     }
 
@@ -183,7 +227,8 @@ impl Postgres {
     /// How a client connects.
     pub fn connection(&self) -> String {
         let folder = self.folder.display();
-        format!("host={folder} user=weir dbname=postgres")
+        let port = self.port();
+        format!("host={folder} port={port} user=weir dbname=postgres")
     }
 
     /// Ends the server at once, amid whatever it does.

@@ -30,6 +30,7 @@ mod session_log;
 mod shorten;
 mod spool;
 mod store;
+mod tls;
 mod usage;
 
 pub use codec::{CHUNK_BYTES_MAX, Encoded, decode, encode};
@@ -44,5 +45,5 @@ pub use progress::Progress;
 pub use prove::{Difference, InterfaceProof, PeriodProof, Proof};
 pub use session_log::SessionLog;
 pub use shorten::Shortening;
-pub use spool::{Spool, Stored};
+pub use spool::{Meaning, Spool, Stored, StoredPeriod};
 pub use usage::{Group, Row, UsageQuery};

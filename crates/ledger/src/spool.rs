@@ -4,15 +4,16 @@ use crate::LedgerError;
 use crate::codec::{Encoded, encode};
 use crate::lock::StoreLock;
 use crate::store::{Layout, bits, immediate, key, of, open};
-use rusqlite::{Connection, OptionalExtension, params};
+use rusqlite::{Connection, OptionalExtension, Transaction, params};
+use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
-use weir_meter::{Chunk, ChunkId};
+use weir_meter::{Chunk, ChunkId, Measure};
 
 /// "weiS": what SQLite's `application_id` says of a spool.
 const LAYOUT: Layout = Layout {
     application: 0x7765_6953,
     schema: SCHEMA,
-    upgrades: &[],
+    upgrades: &[UPGRADE_2],
 };
 
 const SCHEMA: &str = "
@@ -37,6 +38,25 @@ CREATE TABLE head (
 ) STRICT;
 ";
 
+const UPGRADE_2: &str = "
+-- What the numbers of a counter's cells mean, for a process that finds them with another configuration.
+CREATE TABLE meaning (
+    counter    TEXT NOT NULL,
+    boot_epoch INTEGER NOT NULL,
+    meaning    TEXT NOT NULL,
+    PRIMARY KEY (counter, boot_epoch)
+) STRICT, WITHOUT ROWID;
+";
+
+/// What the numbers of a counter's cells in the kernel mean.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Meaning {
+    /// Names of services by the numbers of classes.
+    pub services: Vec<String>,
+    /// The columns of the measures beside packets and bytes.
+    pub measures: Vec<Measure>,
+}
+
 /// A chunk in a spool.
 #[derive(Clone, Debug)]
 pub struct Stored {
@@ -44,6 +64,97 @@ pub struct Stored {
     pub sequence: i64,
     /// Its bytes and hash.
     pub encoded: Encoded,
+}
+
+/// A period of a counter on its way to the disk: all its chunks, or none of them if this is dropped.
+#[derive(Debug)]
+pub struct StoredPeriod<'a> {
+    path: PathBuf,
+    transaction: Transaction<'a>,
+    /// Boot epoch, period and hash of the counter's last chunk before.
+    head: Option<(i64, i64, [u8; 32])>,
+    /// The hash of its last chunk now.
+    previous: [u8; 32],
+    /// The last chunk that was put.
+    last: Option<ChunkId>,
+}
+
+impl StoredPeriod<'_> {
+    /// Puts the next chunk there, and fills in its `previous`. A chunk of a period that was stored before
+    /// is left as it is, whatever it says now.
+    ///
+    /// # Errors
+    ///
+    /// If the disk is full or fails: then nothing has changed, once this is dropped.
+    pub fn put(&mut self, chunk: &mut Chunk) -> Result<(), LedgerError> {
+        self.insert(chunk).map_err(of(&self.path))
+    }
+
+    fn insert(&mut self, chunk: &mut Chunk) -> rusqlite::Result<()> {
+        let id = chunk.manifest.id.clone();
+        // A period is stored whole, so one up to the head's is a repetition, even if its chunks
+        // have been acknowledged and deleted meanwhile.
+        let is_stored = self.head.is_some_and(|(epoch, period, _)| {
+            epoch == bits(id.boot_epoch) && id.period <= period.cast_unsigned()
+        });
+        let is_there = is_stored
+            || self
+                .transaction
+                .prepare_cached(
+                    "SELECT 1 FROM chunk WHERE counter = ?1 AND boot_epoch = ?2
+                     AND period = ?3 AND number = ?4",
+                )?
+                .exists(key(&id))?;
+        if is_there {
+            return Ok(());
+        }
+        chunk.manifest.previous = self.previous;
+        let encoded = encode(chunk);
+        self.previous = encoded.hash;
+        self.transaction
+            .prepare_cached(
+                "INSERT INTO chunk (counter, boot_epoch, period, number, hash, bytes)
+                 VALUES (?1, ?2, ?3, ?4, ?5, ?6)",
+            )?
+            .execute(params![
+                id.counter,
+                bits(id.boot_epoch),
+                bits(id.period),
+                id.number,
+                encoded.hash,
+                encoded.bytes
+            ])?;
+        self.last = Some(id);
+        Ok(())
+    }
+
+    /// Makes the period durable, with the cumulative values from which the next one is counted. The base
+    /// of a period that was stored before stays: see [`last`](Spool::last).
+    ///
+    /// # Errors
+    ///
+    /// If the disk is full or fails: then nothing has changed.
+    pub fn commit(self, base: &[u8]) -> Result<(), LedgerError> {
+        let path = self.path.clone();
+        self.end(base).map_err(of(&path))
+    }
+
+    fn end(self, base: &[u8]) -> rusqlite::Result<()> {
+        if let Some(id) = &self.last {
+            self.transaction.execute(
+                "INSERT OR REPLACE INTO head (counter, boot_epoch, period, hash, base)
+                 VALUES (?1, ?2, ?3, ?4, ?5)",
+                params![
+                    id.counter,
+                    bits(id.boot_epoch),
+                    bits(id.period),
+                    self.previous,
+                    base
+                ],
+            )?;
+        }
+        self.transaction.commit()
+    }
 }
 
 /// The store of one counter, or of several on one machine.
@@ -80,79 +191,48 @@ impl Spool {
         )
     }
 
-    /// Puts all chunks of a period on the disk, all or none, with the cumulative values from which
-    /// the next period is counted. Fills in each chunk's `previous`. When this returns, they are
-    /// durable. A period that was stored before is left as it is, whatever its chunks say now, and so
-    /// is its base: see [`last`](Self::last).
+    /// Puts all chunks of a period on the disk, as [`begin`](Self::begin) does.
     ///
     /// # Errors
     ///
     /// If the disk is full or fails: then nothing has changed, and the period can be stored later.
     pub fn store(&mut self, chunks: &mut [Chunk], base: &[u8]) -> Result<(), LedgerError> {
-        let path = self.path.clone();
-        self.store_all(chunks, base).map_err(of(&path))
-    }
-
-    fn store_all(&mut self, chunks: &mut [Chunk], base: &[u8]) -> rusqlite::Result<()> {
         let Some(first) = chunks.first() else {
             return Ok(());
         };
-        let transaction = immediate(&mut self.db)?;
-        let head: Option<(i64, i64, [u8; 32])> = transaction
-            .query_row(
-                "SELECT boot_epoch, period, hash FROM head WHERE counter = ?1",
-                [&first.manifest.id.counter],
-                |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)),
-            )
-            .optional()?;
-        let mut previous = head.map(|head| head.2).unwrap_or_default();
+        let counter = first.manifest.id.counter.clone();
+        let mut period = self.begin(&counter)?;
         for chunk in chunks {
-            let id = chunk.manifest.id.clone();
-            // A period is stored whole, so one up to the head's is a repetition, even if its chunks
-            // have been acknowledged and deleted meanwhile.
-            let stored = head.is_some_and(|(epoch, period, _)| {
-                epoch == bits(id.boot_epoch) && id.period <= period.cast_unsigned()
-            });
-            let there: bool = stored
-                || transaction
-                    .prepare_cached(
-                        "SELECT 1 FROM chunk WHERE counter = ?1 AND boot_epoch = ?2
-                         AND period = ?3 AND number = ?4",
-                    )?
-                    .exists(key(&id))?;
-            if there {
-                continue;
-            }
-            chunk.manifest.previous = previous;
-            let encoded = encode(chunk);
-            previous = encoded.hash;
-            transaction
-                .prepare_cached(
-                    "INSERT INTO chunk (counter, boot_epoch, period, number, hash, bytes)
-                     VALUES (?1, ?2, ?3, ?4, ?5, ?6)",
-                )?
-                .execute(params![
-                    id.counter,
-                    bits(id.boot_epoch),
-                    bits(id.period),
-                    id.number,
-                    encoded.hash,
-                    encoded.bytes
-                ])?;
-            transaction
-                .prepare_cached(
-                    "INSERT OR REPLACE INTO head (counter, boot_epoch, period, hash, base)
-                     VALUES (?1, ?2, ?3, ?4, ?5)",
-                )?
-                .execute(params![
-                    id.counter,
-                    bits(id.boot_epoch),
-                    bits(id.period),
-                    encoded.hash,
-                    base
-                ])?;
+            period.put(chunk)?;
         }
-        transaction.commit()
+        period.commit(base)
+    }
+
+    /// Begins to put the chunks of a period on the disk, one after the other, so that not all need to be
+    /// in memory. Until [`commit`](StoredPeriod::commit) no other program can write to the spool.
+    ///
+    /// # Errors
+    ///
+    /// If the file cannot be read, or if another program holds it.
+    pub fn begin(&mut self, counter: &str) -> Result<StoredPeriod<'_>, LedgerError> {
+        let path = self.path.clone();
+        let begun = immediate(&mut self.db).and_then(|transaction| {
+            let head: Option<(i64, i64, [u8; 32])> = transaction
+                .query_row(
+                    "SELECT boot_epoch, period, hash FROM head WHERE counter = ?1",
+                    [counter],
+                    |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)),
+                )
+                .optional()?;
+            Ok(StoredPeriod {
+                path,
+                transaction,
+                head,
+                previous: head.map(|head| head.2).unwrap_or_default(),
+                last: None,
+            })
+        });
+        begun.map_err(of(&self.path))
     }
 
     /// The counter's last durable period: boot epoch, number, and the cumulative values at its end.
@@ -172,6 +252,57 @@ impl Spool {
             )
             .optional()
             .map_err(of(&self.path))
+    }
+
+    /// Notes what the cells of a counter's boot epoch mean, before something is counted in them.
+    ///
+    /// # Errors
+    ///
+    /// If the file cannot be written.
+    pub fn note_meaning(
+        &mut self,
+        counter: &str,
+        boot_epoch: u64,
+        meaning: &Meaning,
+    ) -> Result<(), LedgerError> {
+        let json = serde_json::to_string(meaning).expect("names are JSON");
+        let noted = self.db.execute(
+            "INSERT OR REPLACE INTO meaning (counter, boot_epoch, meaning) VALUES (?1, ?2, ?3)",
+            params![counter, bits(boot_epoch), json],
+        );
+        noted.map(drop).map_err(of(&self.path))
+    }
+
+    /// What was noted of the cells of a counter's boot epoch; `None` if nothing was, or if it cannot be
+    /// read.
+    ///
+    /// # Errors
+    ///
+    /// If the file cannot be read.
+    pub fn meaning(&self, counter: &str, boot_epoch: u64) -> Result<Option<Meaning>, LedgerError> {
+        let json: Option<String> = self
+            .db
+            .query_row(
+                "SELECT meaning FROM meaning WHERE counter = ?1 AND boot_epoch = ?2",
+                params![counter, bits(boot_epoch)],
+                |row| row.get(0),
+            )
+            .optional()
+            .map_err(of(&self.path))?;
+        Ok(json.and_then(|json| serde_json::from_str(&json).ok()))
+    }
+
+    /// Deletes what was noted of all other boot epochs of a counter: their cells are recorded.
+    ///
+    /// # Errors
+    ///
+    /// If the file cannot be written.
+    pub fn forget_meanings(&mut self, counter: &str, but: u64) -> Result<(), LedgerError> {
+        let deleted = self.db.execute(
+            "DELETE FROM meaning WHERE counter = ?1 AND boot_epoch != ?2",
+            params![counter, bits(but)],
+        );
+        deleted.map(drop).map_err(of(&self.path))
     }
 
     /// The first chunk behind this place in the order of storing that no ledger has acknowledged.

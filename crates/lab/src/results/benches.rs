@@ -73,7 +73,7 @@ pub const BENCHES: &[Listed] = &[
         &[Root, Program("nft"), Program("sysctl"), Program("tc")],
         560,
     ),
-    row("weir/metering", Bench("weir", "metering", ""), &[Root], 400),
+    row("weir/metering", Bench("weir", "metering", ""), &[Root], 560),
     row("weir/demux_file", Bench("weir", "demux_file", ""), &[], 180),
     row("weir/doors tcpdump", Bench("weir", "doors", "tcpdump"), TCPDUMP, 120),
     row("weir/doors readers", Bench("weir", "doors", "readers"), TCPDUMP, 180),

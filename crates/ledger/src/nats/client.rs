@@ -1,9 +1,13 @@
 //! The client protocol of NATS, as much as chunks need: publish, subscribe, request.
 
 use super::NatsError;
+use crate::tls::{self, Verify};
+use rustls::pki_types::ServerName;
+use rustls::{ClientConnection, StreamOwned};
 use serde::Deserialize;
 use std::io::{self, Read, Write};
 use std::net::{TcpStream, ToSocketAddrs};
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 /// The port of `nats://host`.
@@ -23,6 +27,8 @@ struct Info {
     headers: bool,
     #[serde(default)]
     tls_required: bool,
+    #[serde(default)]
+    tls_available: bool,
 }
 
 /// A message.
@@ -36,10 +42,40 @@ pub(super) struct Message {
     pub(super) payload: Vec<u8>,
 }
 
+/// The way to a server.
+#[derive(Debug)]
+enum Stream {
+    Clear(TcpStream),
+    Tls(Box<StreamOwned<ClientConnection, TcpStream>>),
+}
+
+impl Stream {
+    fn socket(&self) -> &TcpStream {
+        match self {
+            Stream::Clear(socket) => socket,
+            Stream::Tls(stream) => &stream.sock,
+        }
+    }
+
+    fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
+        match self {
+            Stream::Clear(socket) => socket.read(bytes),
+            Stream::Tls(stream) => stream.read(bytes),
+        }
+    }
+
+    fn send(&mut self, bytes: &[u8]) -> io::Result<()> {
+        match self {
+            Stream::Clear(socket) => socket.write_all(bytes),
+            Stream::Tls(stream) => stream.write_all(bytes).and_then(|()| stream.flush()),
+        }
+    }
+}
+
 /// A connection.
 #[derive(Debug)]
 pub(super) struct Client {
-    stream: TcpStream,
+    stream: Stream,
     /// Bytes that were read and are not used yet.
     read: Vec<u8>,
     info: Info,
@@ -48,18 +84,41 @@ pub(super) struct Client {
     requests: u64,
 }
 
-/// Host, port, user and password of a URL `nats://[user:password@]host[:port]`, or `nats://token@host`.
+/// The parts of a URL: `nats://` or `tls://`, `USER:PASSWORD@` or `TOKEN@` if need be, `HOST` or
+/// `HOST:PORT`, and `?ca=FILE` or `?tls=disable`.
 struct Url<'a> {
     host: &'a str,
     port: u16,
     user: Option<(&'a str, &'a str)>,
     token: Option<&'a str>,
+    is_tls: bool,
+    /// The file of the CA, if not the system's are trusted.
+    ca: Option<&'a Path>,
 }
 
 impl Url<'_> {
     fn parse(text: &str) -> Result<Url<'_>, NatsError> {
         let wrong = || NatsError::Url(text.to_owned());
-        let rest = text.strip_prefix("nats://").ok_or_else(wrong)?;
+        let (rest, is_tls) = match (text.strip_prefix("nats://"), text.strip_prefix("tls://")) {
+            (Some(rest), _) => (rest, false),
+            (_, Some(rest)) => (rest, true),
+            _ => return Err(wrong()),
+        };
+        let is_query = |query: &str| query.starts_with("ca=") || query.starts_with("tls=");
+        let divided = rest.rsplit_once('?').filter(|(_, query)| is_query(query));
+        let (rest, query) = match divided {
+            Some((rest, query)) => (rest, Some(query)),
+            None => (rest, None),
+        };
+        let ca = query.and_then(|query| query.strip_prefix("ca="));
+        let is_clear = query == Some("tls=disable");
+        // A file of a CA belongs to TLS, and consent to its absence does not.
+        if query.is_some() && (ca.is_some_and(str::is_empty) || ca.is_some() != is_tls) {
+            return Err(wrong());
+        }
+        if query.is_some() && ca.is_none() && !is_clear {
+            return Err(wrong());
+        }
         let (who, place) = match rest.rsplit_once('@') {
             Some((who, place)) => (Some(who), place),
             None => (None, rest),
@@ -72,8 +131,11 @@ impl Url<'_> {
             _ => (place, PORT),
         };
         let host = host.trim_start_matches('[').trim_end_matches(']');
-        if host.is_empty() || port == 0 {
+        if host.is_empty() || host.contains(['?', '/']) || port == 0 {
             return Err(wrong());
+        }
+        if who.is_some() && !is_tls && !is_clear && !tls::is_local(host) {
+            return Err(NatsError::Clear(host.to_owned()));
         }
         let user = who.and_then(|who| who.split_once(':'));
         Ok(Url {
@@ -81,6 +143,8 @@ impl Url<'_> {
             port,
             user,
             token: who.filter(|_| user.is_none()),
+            is_tls,
+            ca: ca.map(Path::new),
         })
     }
 }
@@ -112,9 +176,10 @@ impl Client {
             max_payload: 0,
             headers: false,
             tls_required: false,
+            tls_available: false,
         };
         let mut client = Client {
-            stream,
+            stream: Stream::Clear(stream),
             read: Vec::new(),
             info,
             inbox: format!("_INBOX.weir{random:016x}"),
@@ -127,9 +192,11 @@ impl Client {
             .ok_or_else(|| NatsError::Said(line.clone()))?;
         client.info =
             serde_json::from_str(info).map_err(|error| NatsError::Said(error.to_string()))?;
-        if client.info.tls_required {
+        if parsed.is_tls {
+            client = client.encrypted(&parsed)?;
+        } else if client.info.tls_required {
             return Err(NatsError::Said(
-                "it wants TLS, which weir has not".to_owned(),
+                "the server requires TLS: write tls:// in place of nats://".to_owned(),
             ));
         }
         if !client.info.headers {
@@ -139,7 +206,7 @@ impl Client {
         }
         let mut options = serde_json::json!({
             "verbose": false, "pedantic": false, "headers": true, "no_responders": true,
-            "tls_required": false, "name": "weir", "lang": "rust", "version": "1", "protocol": 1,
+            "tls_required": parsed.is_tls, "name": "weir", "lang": "rust", "version": "1", "protocol": 1,
         });
         if let Some((user, password)) = parsed.user {
             options["user"] = user.into();
@@ -149,7 +216,7 @@ impl Client {
             options["auth_token"] = token.into();
         }
         let subscribed = format!("CONNECT {options}\r\nSUB {}.* 1\r\nPING\r\n", client.inbox);
-        client.stream.write_all(subscribed.as_bytes())?;
+        client.stream.send(subscribed.as_bytes())?;
         // PONG, or -ERR.
         while let Some(line) = client.line(end)? {
             match &*line {
@@ -161,10 +228,42 @@ impl Client {
         Err(NatsError::Silent)
     }
 
+    /// The connection with TLS, which begins after the server's INFO.
+    fn encrypted(self, url: &Url<'_>) -> Result<Client, NatsError> {
+        let Stream::Clear(mut socket) = self.stream else {
+            return Ok(self);
+        };
+        if !(self.info.tls_required || self.info.tls_available) || !self.read.is_empty() {
+            return Err(NatsError::Said(
+                "the server has no TLS: let it have some (tls of its configuration), or write nats://"
+                    .to_owned(),
+            ));
+        }
+        let said = |why: &dyn std::fmt::Display| NatsError::Said(format!("TLS: {why}"));
+        let config = tls::config(Verify::Name, url.ca).map_err(|why| said(&why))?;
+        let name = ServerName::try_from(url.host).map_err(|why| said(&why))?;
+        let connection = ClientConnection::new(config, name.to_owned());
+        let mut connection = connection.map_err(|why| said(&why))?;
+        socket.set_read_timeout(Some(LIMIT))?;
+        while connection.is_handshaking() {
+            connection
+                .complete_io(&mut socket)
+                .map_err(|why| said(&format!("{why}{}", tls::remedy(&why))))?;
+        }
+        let stream = StreamOwned::new(connection, socket);
+        Ok(Client {
+            stream: Stream::Tls(Box::new(stream)),
+            read: self.read,
+            info: self.info,
+            inbox: self.inbox,
+            requests: self.requests,
+        })
+    }
+
     pub(super) fn subscribe(&mut self, subject: &str) -> Result<(), NatsError> {
         Ok(self
             .stream
-            .write_all(format!("SUB {subject} 2\r\n").as_bytes())?)
+            .send(format!("SUB {subject} 2\r\n").as_bytes())?)
     }
 
     /// Sends a message.
@@ -188,7 +287,7 @@ impl Client {
         let mut message = format!("PUB {subject} {reply}{}\r\n", payload.len()).into_bytes();
         message.extend(payload);
         message.extend(b"\r\n");
-        Ok(self.stream.write_all(&message)?)
+        Ok(self.stream.send(&message)?)
     }
 
     /// A new subject for an answer.
@@ -228,7 +327,7 @@ impl Client {
         while let Some(line) = self.line(end)? {
             let mut words = line.split(' ');
             match words.next() {
-                Some("PING") => self.stream.write_all(b"PONG\r\n")?,
+                Some("PING") => self.stream.send(b"PONG\r\n")?,
                 Some("-ERR") => return Err(NatsError::Said(line)),
                 Some(kind @ ("MSG" | "HMSG")) => {
                     let words: Vec<&str> = words.collect();
@@ -312,7 +411,7 @@ impl Client {
         if left.is_zero() {
             return Ok(false);
         }
-        self.stream.set_read_timeout(Some(left))?;
+        self.stream.socket().set_read_timeout(Some(left))?;
         let mut part = [0; 64 << 10];
         match self.stream.read(&mut part) {
             Ok(0) => Err(io::Error::from(io::ErrorKind::UnexpectedEof).into()),
@@ -347,11 +446,47 @@ mod tests {
             )
         };
         assert_eq!(parts("nats://a"), ("a".into(), 4222, false, false));
-        assert_eq!(parts("nats://u:p@a:5"), ("a".into(), 5, true, false));
+        assert_eq!(parts("tls://u:p@a:5"), ("a".into(), 5, true, false));
         assert_eq!(parts("nats://t@[::1]:5"), ("::1".into(), 5, false, true));
         assert_eq!(parts("nats://[::1]"), ("::1".into(), 4222, false, false));
-        for text in ["a:4222", "tls://a", "nats://", "nats://a:x", "nats://:1"] {
+        for text in ["a:4222", "nats://", "nats://a:x", "nats://:1", "http://a"] {
             assert!(Url::parse(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn passwords_go_encrypted_or_stay_on_the_machine() {
+        for text in ["nats://u:p@a", "nats://token@192.0.2.1:5"] {
+            let refused = Url::parse(text).err().unwrap().to_string();
+            assert!(refused.contains("in clear"), "{refused}");
+            assert!(
+                !refused.contains("u:p") && !refused.contains("token@"),
+                "{refused}"
+            );
+        }
+        for text in [
+            "nats://u:p@localhost",
+            "nats://u:p@127.0.0.1",
+            "nats://u:p@[::1]:5",
+            "nats://u:p@a?tls=disable",
+            "nats://a",
+        ] {
+            assert!(!Url::parse(text).unwrap().is_tls, "{text}");
+        }
+        let url = Url::parse("tls://u:p?x@a:5?ca=/b c").unwrap();
+        let parts = (url.host, url.port, url.user, url.ca);
+        let expected = ("a", 5, Some(("u", "p?x")), Some(Path::new("/b c")));
+        assert_eq!(parts, expected);
+        assert!(url.is_tls && Url::parse("tls://a").unwrap().ca.is_none());
+        for text in [
+            "nats://a?ca=/b",
+            "tls://a?ca=",
+            "tls://a?tls=disable",
+            "nats://a?tls=x",
+            "tls://a?x=1",
+            "tls://a/b",
+        ] {
+            assert!(matches!(Url::parse(text), Err(NatsError::Url(_))), "{text}");
         }
     }
 

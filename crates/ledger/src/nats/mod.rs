@@ -39,8 +39,17 @@ const BATCH: usize = 32;
 #[derive(Debug, thiserror::Error)]
 pub enum NatsError {
     /// The text is not a URL of a server.
-    #[error("`{0}` is no NATS server: give nats://HOST:PORT, or nats://USER:PASSWORD@HOST:PORT")]
+    #[error(
+        "`{0}` is no NATS server: give nats://HOST:PORT, tls://HOST:PORT or tls://USER:PASSWORD@HOST:PORT, \
+         and behind tls:// ?ca=FILE if the CA is your own"
+    )]
     Url(String),
+    /// A password would go to another machine in clear.
+    #[error(
+        "the password would go to {0} in clear: write tls:// in place of nats://, or ?tls=disable at the end \
+         to have it so"
+    )]
+    Clear(String),
     /// The connection fails.
     #[error("NATS: {0}; nothing is lost, and it is tried again")]
     Io(#[from] io::Error),

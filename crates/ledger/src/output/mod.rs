@@ -1,6 +1,8 @@
 //! Outputs: what a billing system reads. Each record appears once, and can be written again.
 
 mod cdr;
+#[cfg(feature = "postgres")]
+mod connection;
 mod files;
 pub(crate) mod given;
 mod ipfix;
@@ -116,7 +118,7 @@ impl Target {
     ///
     /// The fault of the connection.
     pub fn check_connection(connection: &str) -> Result<(), String> {
-        postgres::check(connection)
+        connection::check(connection)
     }
 }
 

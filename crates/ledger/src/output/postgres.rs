@@ -2,60 +2,24 @@
 //! COPY. A chunk whose identity is there already changes nothing.
 
 use super::Output;
+use super::connection::{chain, connect};
 use super::given::Given;
 use super::lines::{Line, Memory};
 use crate::{Ledger, LedgerError};
-use ::postgres::config::SslMode;
-use ::postgres::{Client, Config, NoTls, Transaction};
+use ::postgres::Transaction;
 use std::borrow::Cow;
 use std::collections::HashSet;
 use std::io::Write;
-use std::time::Duration;
 use weir_meter::{Direction, OwnerKind};
 
 /// Bytes of rows that are collected before they are sent.
 const BUFFER_LEN: usize = 1 << 16;
-/// How long a server may take to accept a connection.
-const CONNECT: Duration = Duration::from_secs(10);
-/// How long a server may be silent though data waits for its acknowledgment.
-const SILENCE: Duration = Duration::from_secs(60);
-
 /// The signature, flags and extension of a binary COPY.
 const HEAD: &[u8] = b"PGCOPY\n\xff\r\n\0\0\0\0\0\0\0\0\0";
 /// 2000-01-01 in Unix time, microseconds: where timestamps are counted from.
 const EPOCH_US: i64 = 946_684_800_000_000;
 /// Columns of the table of records.
 const COLUMNS: i16 = 21;
-
-/// Whether a connection string is one; if not, why.
-pub(super) fn check(connection: &str) -> Result<(), String> {
-    let parsed = connection.parse::<Config>();
-    let config = parsed.map_err(|error| chain(&error))?;
-    if config.get_hosts().is_empty() {
-        return Err("it names no host: give `host=` with a name or the folder of a socket".into());
-    }
-    if config.get_ssl_mode() == SslMode::Require {
-        return Err(
-            "weir has no TLS: leave `sslmode` out, and use a socket of this machine or a tunnel"
-                .into(),
-        );
-    }
-    Ok(())
-}
-
-/// An error with its causes: the driver's own text is short.
-fn chain(error: &dyn std::error::Error) -> String {
-    let mut said = error.to_string();
-    let mut source = error.source();
-    while let Some(error) = source {
-        let why = error.to_string();
-        if !said.contains(&why) {
-            said = format!("{said}: {why}");
-        }
-        source = error.source();
-    }
-    said
-}
 
 /// A table's name as SQL has it: `schema.table`, each part quoted.
 fn quoted(table: &str) -> String {
@@ -78,7 +42,7 @@ impl Ledger {
             why,
         };
         let failed = |error: ::postgres::Error| of(chain(&error));
-        let mut client = connect(connection).map_err(failed)?;
+        let mut client = connect(connection).map_err(of)?;
         let mut transaction = client.transaction().map_err(failed)?;
         make_tables(&mut transaction, table).map_err(failed)?;
         let new = self.enter(&mut transaction, table, sequences, &of)?;
@@ -161,19 +125,6 @@ impl Ledger {
             .and_then(|mut select| select.query_row([sequence], |row| row.get(0)))
             .map_err(crate::store::of(&self.path))
     }
-}
-
-fn connect(connection: &str) -> Result<Client, ::postgres::Error> {
-    let mut config: Config = connection.parse()?;
-    if config.get_connect_timeout().is_none() {
-        config.connect_timeout(CONNECT);
-    }
-    if config.get_application_name().is_none() {
-        config.application_name("weir mediate");
-    }
-    config.tcp_user_timeout(SILENCE);
-    config.keepalives_idle(SILENCE);
-    config.connect(NoTls)
 }
 
 fn make_tables(transaction: &mut Transaction<'_>, table: &str) -> Result<(), ::postgres::Error> {

@@ -2,7 +2,7 @@
 //! with flow exporters.
 //!
 //! ```sh
-//! sudo cargo bench -p weir --bench metering -- [bridge] [latency] [beside]
+//! sudo cargo bench -p weir --bench metering -- [bridge] [latency] [beside] [cut]
 //! ```
 //!
 //! - `bridge`: the highest rate without loss of `weir bridge --meter` and of `weir bridge`, frames of 64 B
@@ -12,9 +12,12 @@
 //! - `beside`: the highest rate without loss of `weir meter` at one interface, softflowd, pmacctd and
 //!   nfpcapd, with 256 and 100,000 flows. An exporter that is not installed is left out. Of the exporters only what libpcap
 //!   dropped counts as lost.
+//! - `cut`: how long 3,000,000 records of a period take from its end until they are durable, and whether
+//!   the bridge that counts loses a frame meanwhile.
 
 mod beside;
 mod bridge;
+mod cut;
 
 use weir_lab::results::{Figures, Parts, recorder};
 use weir_lab::testenv;
@@ -33,6 +36,9 @@ fn main() {
     }
     if parts.wants("beside") {
         beside::rates(&results);
+    }
+    if parts.wants("cut") {
+        cut::cuts(&results);
     }
 }
 

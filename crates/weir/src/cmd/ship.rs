@@ -18,7 +18,7 @@ use weir_ledger::{NatsError, Shipped, Shipper, Spool};
 #[command(after_help = "\
 Examples:
   weir ship --spool /var/lib/weir/pop-1.spool --nats nats://192.0.2.7
-  weir ship --spool pop-1.spool --nats nats://weir:secret@nats:4222 --once
+  weir ship --spool pop-1.spool --nats 'tls://weir:secret@nats:4222?ca=ca.pem' --once
 
 Exit status: 0, after a signal too; 1 if the spool cannot be used, or, with --once, if not all was
 acknowledged; 2 if the URL is wrong.")]

@@ -5,6 +5,7 @@ mod beside;
 mod common;
 mod dynamic;
 mod faults;
+mod freeradius;
 mod kills;
 #[path = "../common/live.rs"]
 mod live;

@@ -90,6 +90,50 @@ fn measures_are_counted_through_kills_and_changes() {
 }
 
 #[test]
+fn services_and_measures_that_change_keep_the_names_of_what_was_counted() {
+    let Some(net) = net() else { return };
+    let folder = Folder::new("live-meter-names");
+    write(&folder, "");
+    let config = folder.path("counter.toml");
+    let first = fs::read_to_string(&config).unwrap();
+    let services = "[services]\nbefore = { udp = [8] }\nrest = { udp = [9] }\n";
+    let (keys, _) = first.split_once("[services]").unwrap();
+    // Fewer and more services, in other places, with other measures.
+    let changes = [
+        first.clone(),
+        format!("{keys}{services}").replace("short = \"less 60\"", "small = \"less 61\""),
+        format!("{keys}[services]\ntest = {{ udp = [7, 9] }}\n").replace(MEASURES, ""),
+    ];
+    for (text, count) in changes.iter().zip([100, 20, 3]) {
+        fs::write(&config, text).unwrap();
+        let running = meter(&net, &folder, &[]);
+        net.send(9, count);
+        // Killed, so that the next one records what was counted.
+        running.signal(Signal::KILL);
+        running.end();
+    }
+    fs::write(&config, &first).unwrap();
+    meter(&net, &folder, &[]).stop();
+    let store = folder.path("usage.db");
+    let rows = weir(["usage", "--store", &store, "--json"]);
+    let rows = { rows }.output().unwrap();
+    let rows: Value = serde_json::from_str(&stdout(&rows)).unwrap();
+    let sum = |service: &str, what: &dyn Fn(&Value) -> u64| -> u64 {
+        let rows = rows.as_array().unwrap().iter();
+        let rows = rows.filter(|row| row["service"] == service && row["subscriber"] == "alice");
+        rows.map(what).sum()
+    };
+    let packets = |row: &Value| row["packets"][0].as_u64().unwrap();
+    assert_eq!(sum("test", &packets), 103, "{rows}");
+    assert_eq!(sum("rest", &packets), 20, "{rows}");
+    assert_eq!(sum("test", &|row| up(row, "short")), 100, "{rows}");
+    assert_eq!(sum("rest", &|row| up(row, "small")), 20, "{rows}");
+    let names = rows.as_array().unwrap().iter();
+    let mut names = names.map(|row| row["service"].as_str().unwrap());
+    assert!(names.all(|name| !name.starts_with("class-")), "{rows}");
+}
+
+#[test]
 fn a_session_adopts_what_came_a_little_before_it() {
     let Some(net) = net() else { return };
     for (adoption, adopted) in [("30s", 100), ("1ms", 0)] {

@@ -217,6 +217,11 @@ impl Meter {
         self.geometry.classes as u16
     }
 
+    /// Columns of the measures of a cell.
+    pub fn measure_columns(&self) -> usize {
+        self.geometry.shape.columns as usize
+    }
+
     /// Whether the classes and the unit of bytes of another meter are those of this one.
     pub fn means_the_same(&self, other: &Meter) -> bool {
         self.geometry.meaning == other.geometry.meaning

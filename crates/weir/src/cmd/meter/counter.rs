@@ -98,6 +98,8 @@ pub(crate) struct View {
     /// How long the last period took from its end until its records were durable and delivered,
     /// microseconds.
     pub(crate) cut_us: u64,
+    /// Of that, until they were durable.
+    pub(crate) durable_us: u64,
     /// Frames that were counted, and then lost by this process; none if it does not forward.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) lost_inside: Option<u64>,
@@ -129,6 +131,8 @@ pub(crate) struct Counter {
     left_ended: Option<Moment>,
     /// When the period that was cut ended, if this process has cut it.
     pub(super) cut_ended: Option<Moment>,
+    /// How long the last period took from its end until its records were durable.
+    pub(super) durable_ns: u64,
     /// When to try again to store the period that was cut.
     pub(super) retry_ns: Option<u64>,
     /// When to look for flows that have ended.
@@ -204,6 +208,7 @@ impl Counter {
             services,
             left_ended: None,
             cut_ended: None,
+            durable_ns: 0,
             retry_ns: None,
             flows_ns: began.monotonic_ns,
             gap_unix_ns: None,
@@ -215,7 +220,16 @@ impl Counter {
             done: Done::default(),
         };
         counter.note_left()?;
+        counter.note_meaning()?;
         Ok(counter)
+    }
+
+    /// Notes what the cells in the kernel mean, before something is counted there.
+    fn note_meaning(&mut self) -> Result<(), CliError> {
+        let meaning = self.meaning();
+        let (counter, epoch) = (&self.config.counter, self.banks.boot_epoch());
+        let noted = self.spool.note_meaning(counter, epoch, &meaning);
+        noted.map_err(CliError::run)
     }
 
     /// Calls this with the counters in the kernel: for the programs that count in them, which are
@@ -530,6 +544,7 @@ impl Counter {
                 0
             },
             cut_us: took_ns / 1000,
+            durable_us: self.durable_ns / 1000,
             lost_inside: None,
             alarms: self.alarms.sources().collect(),
         }

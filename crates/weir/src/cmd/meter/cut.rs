@@ -2,9 +2,12 @@
 
 use super::clock::monotonic_ns;
 use super::counter::{Base, Counter};
-use super::rows::{Rows, locked};
+use super::rows::{Rows, SharedTable, locked};
 use crate::error::{CliError, say};
-use weir_ledger::LedgerError;
+use std::panic::resume_unwind;
+use std::sync::mpsc;
+use std::thread;
+use weir_ledger::{LedgerError, Meaning, Spool};
 use weir_link::xdp::{Cell, CutOwner, Meter, PreviousMeter};
 use weir_meter::config::Config;
 use weir_meter::period::{ChunkWriter, Cut, Moment};
@@ -14,6 +17,8 @@ use weir_meter::{Chunk, Flags, Measure, Owner, OwnerKind, Totals};
 const RETRY_NS: u64 = 1_000_000_000;
 /// Cells whose owners are looked up at a time, while no session can begin: about 0.1 ms.
 const CELLS_AT_ONCE: usize = 512;
+/// Chunks that wait for the disk: as many as let neither side wait for the other's.
+const CHUNKS_WAITING: usize = 2;
 
 /// The columns of a meter's chunks.
 struct Columns {
@@ -33,6 +38,9 @@ impl Counter {
             say("weir: the counters of an earlier configuration are read and replaced");
             self.close_previous(previous)?;
         }
+        let epoch = self.banks.boot_epoch();
+        let forgotten = self.spool.forget_meanings(&self.config.counter, epoch);
+        forgotten.map_err(CliError::run)?;
         if self.banks.pending().is_some() {
             self.store_cut(self.clock.now())?;
         }
@@ -41,18 +49,12 @@ impl Counter {
 
     fn close_previous(&mut self, mut previous: PreviousMeter) -> Result<(), CliError> {
         let meter = &mut previous.meter;
+        let noted = self.spool.meaning(&self.config.counter, meter.boot_epoch());
+        let noted = noted.map_err(CliError::run)?;
         let table = locked(&self.table);
-        let services = if meter.means_the_same(&table.meter) {
-            self.services.names()
-        } else {
-            let numbers = 0..meter.classes();
-            numbers.map(|number| format!("class-{number}")).collect()
-        };
-        let more = if meter.measures_the_same(&table.meter) {
-            more_measures(&self.config)
-        } else {
-            Vec::new()
-        };
+        let Meaning { services, measures } = noted
+            .filter(|noted| fits(noted, meter))
+            .unwrap_or_else(|| self.guessed(meter, &table.meter));
         let by_tag = table.rows.by_tag();
         drop(table);
         for _ in 0..1 + usize::from(meter.pending().is_some()) {
@@ -73,19 +75,44 @@ impl Counter {
                 epoch: meter.boot_epoch(),
                 services: services.clone(),
                 polices: meter.polices(),
-                more: more.clone(),
+                more: measures.clone(),
             };
-            let mut chunks = self.chunks(kind, &about, cut.cells(), owner);
             let base = Base {
                 ended: about.ended,
                 own: Vec::new(),
             };
-            let stored = self.spool.store(&mut chunks, &base.bytes());
+            let (config, table) = (&self.config, &self.table);
+            let make = |emit: &mut dyn FnMut(Chunk)| {
+                each_chunk((config, table), kind, &about, cut.cells(), owner, emit);
+            };
+            let stored = store(&mut self.spool, &config.counter, &base.bytes(), make);
             stored.map_err(CliError::run)?;
             meter.settle();
             self.previous_began = about.ended;
         }
         Meter::forget(&self.pins.folder, previous).map_err(CliError::run)
+    }
+
+    /// What the cells of an earlier meter mean, of which nothing was noted: what those of this one do, if
+    /// they are the same.
+    fn guessed(&self, earlier: &Meter, now: &Meter) -> Meaning {
+        let mut meaning = self.meaning();
+        if !earlier.means_the_same(now) {
+            let numbers = 0..earlier.classes();
+            meaning.services = numbers.map(|number| format!("class-{number}")).collect();
+        }
+        if !earlier.measures_the_same(now) {
+            meaning.measures.clear();
+        }
+        meaning
+    }
+
+    /// What the cells of this configuration's meter mean.
+    pub(super) fn meaning(&self) -> Meaning {
+        Meaning {
+            services: self.services.names(),
+            measures: more_measures(&self.config),
+        }
     }
 
     /// Ends the period at a boundary, and makes its records durable. A full disk leaves the period
@@ -188,14 +215,17 @@ impl Counter {
             polices: banks.polices(),
             more: more_measures(&self.config),
         };
-        let mut chunks = self.chunks(kind, &about, cut.cells(), owner);
         let base = Base {
             ended,
             own: self.own.note(),
         };
-        self.spool
-            .store(&mut chunks, &base.bytes())
+        let (config, table) = (&self.config, &self.table);
+        let make = |emit: &mut dyn FnMut(Chunk)| {
+            each_chunk((config, table), kind, &about, cut.cells(), owner, emit);
+        };
+        let records = store(&mut self.spool, &config.counter, &base.bytes(), make)
             .map_err(|error| CliError::Run(error.into()))?;
+        self.durable_ns = monotonic_ns().saturating_sub(ended.monotonic_ns);
         banks.settle();
         self.losses.note(about.lost_inside);
         locked(&self.table).release_ended();
@@ -203,75 +233,12 @@ impl Counter {
         self.cut_ended = None;
         self.gap_unix_ns = None;
         self.done.periods += 1;
-        for chunk in &chunks {
-            self.done.records += chunk.records.len() as u64;
-        }
+        self.done.records += records;
         for direction in 0..2 {
             self.done.link.packets[direction] += about.link.packets[direction];
             self.done.link.bytes[direction] += about.link.bytes[direction];
         }
         Ok(())
-    }
-
-    /// The chunks of a period. Owners are looked up in blocks, between which sessions can begin.
-    fn chunks(
-        &self,
-        kind: Columns,
-        about: &Cut,
-        cells: impl Iterator<Item = Cell>,
-        owner_of: impl Fn(&Rows, CutOwner) -> (Owner, Flags),
-    ) -> Vec<Chunk> {
-        let mut chunks = Vec::new();
-        let mut emit = |chunk| chunks.push(chunk);
-        let mut writer = ChunkWriter::new(
-            &self.config.counter,
-            kind.epoch,
-            about,
-            [measures(kind.polices), kind.more.clone()].concat(),
-            kind.services,
-            self.config.chunk_records,
-            &mut emit,
-        );
-        let mut cells = cells.fuse();
-        let mut last = None;
-        let (mut flags, mut counts) = (Flags::default(), Vec::new());
-        loop {
-            let block: Vec<Cell> = cells.by_ref().take(CELLS_AT_ONCE).collect();
-            if block.is_empty() {
-                break;
-            }
-            let table = locked(&self.table);
-            let owners: Vec<Option<(Owner, Flags)>> = block
-                .iter()
-                .map(|cell| {
-                    let is_another = last.replace(cell.owner) != Some(cell.owner);
-                    is_another.then(|| owner_of(&table.rows, cell.owner))
-                })
-                .collect();
-            drop(table);
-            for (cell, owner) in block.iter().zip(owners) {
-                if let Some((owner, of_owner)) = owner {
-                    writer.owner(owner);
-                    flags = of_owner;
-                }
-                counts.clear();
-                counts.extend([cell.packets, cell.bytes]);
-                if kind.polices {
-                    counts.extend(cell.policed);
-                }
-                if !kind.more.is_empty() {
-                    counts.extend(&cell.more);
-                }
-                let flags = if cell.at_least {
-                    flags.with(Flags::AT_LEAST)
-                } else {
-                    flags
-                };
-                writer.record(cell.class, cell.direction, flags, &counts);
-            }
-        }
-        writer.finish();
-        chunks
     }
 
     /// Puts what the spool has into the ledger, if this process has it. A chunk that the ledger
@@ -306,10 +273,100 @@ impl Counter {
     }
 }
 
+/// Makes the chunks of a period durable, and gives the number of their records. One thread makes them
+/// while this one writes: a few are in memory, not all.
+fn store(
+    spool: &mut Spool,
+    counter: &str,
+    base: &[u8],
+    make: impl FnOnce(&mut dyn FnMut(Chunk)) + Send,
+) -> Result<u64, LedgerError> {
+    let mut period = spool.begin(counter)?;
+    let mut records = 0;
+    thread::scope(|scope| {
+        let (give, chunks) = mpsc::sync_channel(CHUNKS_WAITING);
+        // Once the receiver has gone, since the disk is full, for example, chunks go nowhere.
+        let maker = scope.spawn(move || make(&mut |chunk| drop(give.send(chunk))));
+        for mut chunk in chunks {
+            records += chunk.records.len() as u64;
+            period.put(&mut chunk)?;
+        }
+        // A period without its last chunks is none.
+        maker.join().unwrap_or_else(|panic| resume_unwind(panic));
+        period.commit(base)
+    })?;
+    Ok(records)
+}
+
+/// Makes the chunks of a period. Owners are looked up in blocks, between which sessions can begin.
+fn each_chunk(
+    (config, table): (&Config, &SharedTable),
+    kind: Columns,
+    about: &Cut,
+    cells: impl Iterator<Item = Cell>,
+    owner_of: impl Fn(&Rows, CutOwner) -> (Owner, Flags),
+    emit: &mut dyn FnMut(Chunk),
+) {
+    let mut writer = ChunkWriter::new(
+        &config.counter,
+        kind.epoch,
+        about,
+        [measures(kind.polices), kind.more.clone()].concat(),
+        kind.services,
+        config.chunk_records,
+        emit,
+    );
+    let mut cells = cells.fuse();
+    let mut last = None;
+    let (mut flags, mut counts) = (Flags::default(), Vec::new());
+    loop {
+        let block: Vec<Cell> = cells.by_ref().take(CELLS_AT_ONCE).collect();
+        if block.is_empty() {
+            break;
+        }
+        let table = locked(table);
+        let owners: Vec<Option<(Owner, Flags)>> = block
+            .iter()
+            .map(|cell| {
+                let is_another = last.replace(cell.owner) != Some(cell.owner);
+                is_another.then(|| owner_of(&table.rows, cell.owner))
+            })
+            .collect();
+        drop(table);
+        for (cell, owner) in block.iter().zip(owners) {
+            if let Some((owner, of_owner)) = owner {
+                writer.owner(owner);
+                flags = of_owner;
+            }
+            counts.clear();
+            counts.extend([cell.packets, cell.bytes]);
+            if kind.polices {
+                counts.extend(cell.policed);
+            }
+            if !kind.more.is_empty() {
+                counts.extend(&cell.more);
+            }
+            let flags = if cell.at_least {
+                flags.with(Flags::AT_LEAST)
+            } else {
+                flags
+            };
+            writer.record(cell.class, cell.direction, flags, &counts);
+        }
+    }
+    writer.finish();
+}
+
 /// Whether what failed may work later.
 fn is_transient(error: &anyhow::Error) -> bool {
     let error = error.downcast_ref::<LedgerError>();
     error.is_some_and(LedgerError::is_transient)
+}
+
+/// Whether a note is of as many classes and columns as a meter has.
+fn fits(noted: &Meaning, meter: &Meter) -> bool {
+    noted.services.len() == usize::from(meter.classes())
+        && noted.measures.len() == meter.measure_columns()
 }
 
 fn about(period: u64, span: [Moment; 2], link: Totals, gap_unix_ns: Option<[i64; 2]>) -> Cut {

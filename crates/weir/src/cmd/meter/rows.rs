@@ -52,7 +52,8 @@ pub(super) struct Rows {
     adoption: Adoption,
     sessions: Sessions,
     row_of_slot: HashMap<Slot, u32>,
-    slot_of_row: HashMap<u32, Slot>,
+    /// By row: looked up for each row at each cut.
+    slot_of_row: Vec<Option<Slot>>,
     free: Vec<u32>,
     next: u32,
     capacity: u32,
@@ -85,7 +86,7 @@ impl Rows {
             adoption: Adoption::new(adoption_ns),
             sessions: Sessions::new(capacity, kinds, seed),
             row_of_slot: HashMap::new(),
-            slot_of_row: HashMap::new(),
+            slot_of_row: Vec::new(),
             free: Vec::new(),
             next: 0,
             capacity: u32::try_from(capacity).unwrap_or(u32::MAX),
@@ -160,7 +161,7 @@ impl Rows {
                 && let Some(row) = self.left.remove(&tag(&session.info.id))
             {
                 self.row_of_slot.insert(slot, row);
-                self.slot_of_row.insert(row, slot);
+                self.put_slot(row, Some(slot));
             }
         }
         for (key, _) in self.keys_left.drain() {
@@ -267,13 +268,25 @@ impl Rows {
             self.fresh.insert(row);
         }
         self.row_of_slot.insert(slot, row);
-        self.slot_of_row.insert(row, slot);
+        self.put_slot(row, Some(slot));
         Ok(row)
+    }
+
+    fn slot_of(&self, row: u32) -> Option<Slot> {
+        self.slot_of_row.get(row as usize).copied().flatten()
+    }
+
+    fn put_slot(&mut self, row: u32, slot: Option<Slot>) {
+        let row = row as usize;
+        if self.slot_of_row.len() <= row {
+            self.slot_of_row.resize(row + 1, None);
+        }
+        self.slot_of_row[row] = slot;
     }
 
     /// Whose a row is.
     pub(super) fn owner(&self, row: u32) -> Owner {
-        self.owner_of(self.slot_of_row.get(&row).copied())
+        self.owner_of(self.slot_of(row))
     }
 
     /// The sessions by their tags, for rows of counters of another configuration.
@@ -322,7 +335,7 @@ impl Rows {
         for slot in &releasable {
             self.incomplete.remove(slot);
             if let Some(row) = self.row_of_slot.remove(slot) {
-                self.slot_of_row.remove(&row);
+                self.put_slot(row, None);
                 forget(meter, row);
                 self.free.push(row);
             }
@@ -349,7 +362,7 @@ impl Rows {
     /// The session of a row, and what its access server is asked when the quota is spent, if it runs
     /// and its policy has that.
     pub(super) fn spent_request(&self, row: u32) -> Option<(&SessionInfo, &SpentRequest)> {
-        let session = self.sessions.get(*self.slot_of_row.get(&row)?)?;
+        let session = self.sessions.get(self.slot_of(row)?)?;
         let policy = self.policies.of(&session.info)?;
         let request = policy.spent_request.as_ref()?;
         (!session.has_ended).then_some((&session.info, request))

@@ -137,6 +137,12 @@ fn prometheus(view: &View) -> Exposition {
             "Time from the end of the last period until it was durable and delivered.",
             view.cut_us,
         ),
+        (
+            "cut_durable_microseconds",
+            "gauge",
+            "Time from the end of the last period until its records were durable.",
+            view.durable_us,
+        ),
     ] {
         out.one(name, kind, help, value);
     }

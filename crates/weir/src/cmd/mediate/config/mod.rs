@@ -303,9 +303,9 @@ mod tests {
             ),
             #[cfg(feature = "postgres")]
             (
-                output("format = 'postgresql'\nconnection = 'host=db sslmode=require'\n"),
+                output("format = 'postgresql'\nconnection = 'host=db sslmode=allow'\n"),
                 "m.toml:6:14: ",
-                "weir has no TLS",
+                "there is no `sslmode=allow`",
             ),
             (
                 output("format = 'csv'\nfolder = '.'\ntable = 'x'\n"),
