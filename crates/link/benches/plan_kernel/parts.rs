@@ -190,31 +190,9 @@ fn least_ring(to: &Device, bytes: u32) -> Result<Receiver> {
     };
     let ring = Map::create("ring", &spec)?;
     let mut asm = Asm::new();
-    let (end, room) = (asm.label(), asm.label());
+    let end = asm.label();
     one_filter(&mut asm, end);
-    let room_for = |asm: &mut Asm| {
-        asm.push(Insn::mov64(Reg::R3, Reg::R8));
-        asm.push(Insn::alu64(op::SUB, Reg::R3, Reg::R2));
-    };
-    let most = bytes as i32 - RECORD;
-    push(&mut asm, &Insn::load_map_value(Reg::R5, 0, 0));
-    asm.push(Insn::load(op::DW, Reg::R8, Reg::R5, mapped::HEAD));
-    asm.push(Insn::load(op::DW, Reg::R2, Reg::R5, mapped::KNOWN_TAIL));
-    room_for(&mut asm);
-    asm.jump(Insn::jump64(op::JLE, Reg::R3, most), room);
-    asm.push(Insn::load(op::DW, Reg::R2, Reg::R5, mapped::TAIL));
-    asm.push(Insn::store(op::DW, Reg::R5, mapped::KNOWN_TAIL, Reg::R2));
-    room_for(&mut asm);
-    asm.jump(Insn::jump64(op::JGT, Reg::R3, most), end);
-    asm.bind(room);
-    push(
-        &mut asm,
-        &[
-            Insn::mov64(Reg::R4, Reg::R8),
-            Insn::alu64(op::AND, Reg::R4, bytes as i32 - 1),
-            Insn::alu64(op::ADD, Reg::R4, Reg::R5),
-        ],
-    );
+    reserve(&mut asm, bytes as i32, end);
     record(&mut asm, Reg::R4, mapped::RECORDS);
     asm.push(Insn::alu64(op::ADD, Reg::R8, RECORD));
     asm.push(Insn::store(op::DW, Reg::R5, mapped::HEAD, Reg::R8));
@@ -236,6 +214,29 @@ fn least_ring(to: &Device, bytes: u32) -> Result<Receiver> {
             sum
         },
     ))
+}
+
+/// r5 = the ring of map 0, r8 = its position, r4 = where the record is written, less
+/// [`mapped::RECORDS`]; to `full` without room.
+fn reserve(asm: &mut Asm, bytes: i32, full: Label) {
+    let room = asm.label();
+    let used = [
+        Insn::mov64(Reg::R3, Reg::R8),
+        Insn::alu64(op::SUB, Reg::R3, Reg::R2),
+    ];
+    push(asm, &Insn::load_map_value(Reg::R5, 0, 0));
+    asm.push(Insn::load(op::DW, Reg::R8, Reg::R5, mapped::HEAD));
+    asm.push(Insn::load(op::DW, Reg::R2, Reg::R5, mapped::KNOWN_TAIL));
+    push(asm, &used);
+    asm.jump(Insn::jump64(op::JLE, Reg::R3, bytes - RECORD), room);
+    asm.push(Insn::load(op::DW, Reg::R2, Reg::R5, mapped::TAIL));
+    asm.push(Insn::store(op::DW, Reg::R5, mapped::KNOWN_TAIL, Reg::R2));
+    push(asm, &used);
+    asm.jump(Insn::jump64(op::JGT, Reg::R3, bytes - RECORD), full);
+    asm.bind(room);
+    asm.push(Insn::mov64(Reg::R4, Reg::R8));
+    asm.push(Insn::alu64(op::AND, Reg::R4, bytes - 1));
+    asm.push(Insn::alu64(op::ADD, Reg::R4, Reg::R5));
 }
 
 /// Reads up to 256 records of the least ring, and gives how many.
