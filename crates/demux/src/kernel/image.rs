@@ -2,7 +2,7 @@
 //! written there, and in which order.
 
 use super::layout::{
-    LANES_MAX, REST_UNITS_MAX, TEST_BYTES, UNIT_BYTES, UNIT_WORDS, entry, subtable,
+    LANES_MAX, REST_UNITS_MAX, TEST_BYTES, UNIT_BYTES, UNIT_WORDS, UNIT_ZERO, entry, subtable,
 };
 use super::table::{Size, Table};
 use std::collections::BTreeMap;
@@ -58,7 +58,7 @@ impl Image {
             table: Table::new(size),
             store: vec![0; ((units + REST_UNITS_MAX) * UNIT_WORDS) as usize],
             units,
-            fresh: 1,
+            fresh: UNIT_ZERO + 1,
             free: BTreeMap::new(),
             writes: Vec::new(),
         }

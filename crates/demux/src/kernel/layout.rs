@@ -24,6 +24,8 @@
 pub(super) const UNIT_BYTES: u32 = 64;
 /// Words of 64 bits in a unit.
 pub(super) const UNIT_WORDS: u32 = 8;
+/// The unit of the store that is all zeros: nothing is ever put there.
+pub(super) const UNIT_ZERO: u32 = 0;
 
 /// Words in an entry.
 pub(super) mod entry {
@@ -170,8 +172,12 @@ pub(super) mod scratch {
     /// Slot and snap length of the entry that is being noted.
     pub(in super::super) const NOTED_SLOT: i16 = PACKET_AT + 4;
     pub(in super::super) const NOTED_SNAP: i16 = NOTED_SLOT + 4;
+    /// The slot of the port at hand.
+    pub(in super::super) const PORT_SLOT: i16 = NOTED_SNAP + 4;
+    /// Bytes of the frame from behind the copy of its start.
+    pub(in super::super) const FAR: i16 = PORT_SLOT + 4;
     /// The results of the prefilters before a subtable: a byte each.
-    pub(in super::super) const SWITCH: i16 = NOTED_SNAP + 4;
+    pub(in super::super) const SWITCH: i16 = FAR + 4;
     pub(in super::super) const SWITCHES_MAX: u32 = 8;
     /// The pruned subtables that the cells let pass, a bit each; then the bits of
     /// the word at hand that remain to be looked up, and the word's number.

@@ -218,17 +218,7 @@ pub(crate) fn costs(way: Arrival, sizes: &[usize], results: &Recorder) -> Result
     );
     let mut table = Table::new(&title, &columns);
     for &frame_bytes in sizes {
-        let [mut sending, mut alone] = [f64::INFINITY; 2];
-        let mut costs = [Cost::default(); MAKES.len()];
-        for _ in 0..ROUNDS {
-            sending = sending.min(1e3 / sender(way, frame_bytes)?);
-            let bench = Bench::new()?;
-            let mut generator = bench.generator(way, &bench.frames(frame_bytes))?;
-            alone = alone.min(of_each(generator.send(FLAT_FRAMES, Rate::Flat)?));
-            for (make, cost) in MAKES.into_iter().zip(&mut costs) {
-                cost.round(make, way, frame_bytes)?;
-            }
-        }
+        let (sending, alone, costs) = Cost::of(&MAKES, way, frame_bytes, ROUNDS)?;
         table.row(&[
             "(sending, into a sink)".into(),
             frame_bytes.to_string(),
@@ -262,13 +252,13 @@ pub(crate) fn costs(way: Arrival, sizes: &[usize], results: &Recorder) -> Result
 
 /// What a frame costs a receiver: the least so far.
 #[derive(Clone, Copy)]
-struct Cost {
-    name: &'static str,
+pub(crate) struct Cost {
+    pub(crate) name: &'static str,
     /// The sender's part included.
-    kernel: f64,
-    reader: f64,
+    pub(crate) kernel: f64,
+    pub(crate) reader: f64,
     /// Of what was taken; the most so far.
-    delivered: f64,
+    pub(crate) delivered: f64,
 }
 
 impl Default for Cost {
@@ -283,6 +273,28 @@ impl Default for Cost {
 }
 
 impl Cost {
+    /// The sender's cost into a sink, that of frames up to the host with no receiver, and the
+    /// receivers', all in turn in each round.
+    pub(crate) fn of<const N: usize>(
+        makes: &[Make; N],
+        way: Arrival,
+        frame_bytes: usize,
+        rounds: usize,
+    ) -> Result<(f64, f64, [Cost; N])> {
+        let [mut sending, mut alone] = [f64::INFINITY; 2];
+        let mut costs = [Cost::default(); N];
+        for _ in 0..rounds {
+            sending = sending.min(1e3 / sender(way, frame_bytes)?);
+            let bench = Bench::new()?;
+            let mut generator = bench.generator(way, &bench.frames(frame_bytes))?;
+            alone = alone.min(of_each(generator.send(FLAT_FRAMES, Rate::Flat)?));
+            for (make, cost) in makes.iter().zip(&mut costs) {
+                cost.round(*make, way, frame_bytes)?;
+            }
+        }
+        Ok((sending, alone, costs))
+    }
+
     fn round(&mut self, make: Make, way: Arrival, frame_bytes: usize) -> Result<()> {
         let bench = Bench::new()?;
         let receiver = make(&bench.to, BUFFER)?;

@@ -2,7 +2,7 @@
 //! loss beside packet sockets and `AF_XDP`, and what changes cost.
 //!
 //! ```sh
-//! sudo cargo bench -p weir-link --bench plan_kernel -- [runs] [few] [fanout] [acl] [mixed] [changes] [sockets] [evenly] [costs] [lossless] [arriving] [host] [60] [1514] [ordinary]
+//! sudo cargo bench -p weir-link --bench plan_kernel -- [runs] [few] [fanout] [acl] [mixed] [changes] [sockets] [evenly] [costs] [parts] [lossless] [arriving] [host] [60] [1514] [ordinary]
 //! ```
 //!
 //! All parts without a name; `costs`, `lossless` and `arriving` with frames of
@@ -17,6 +17,7 @@ mod fanout;
 mod host;
 mod live;
 mod packet;
+mod parts;
 mod receivers;
 mod runs;
 mod sockets;
@@ -76,7 +77,7 @@ fn main() {
         changes::changes(&results);
     }
     type Live<'a> = &'a dyn Fn() -> Result<(), Box<dyn std::error::Error>>;
-    let live: [(&str, Live<'_>); 6] = [
+    let live: [(&str, Live<'_>); 7] = [
         ("sockets", &|| sockets::sockets(&results)),
         ("evenly", &|| {
             evenly::evenly(Arrival::Veth, &results)?;
@@ -86,6 +87,7 @@ fn main() {
             live::costs(Arrival::Veth, &sizes, &results)?;
             live::costs(Arrival::Arriving, &sizes, &results)
         }),
+        ("parts", &|| parts::parts(Arrival::Arriving)),
         ("lossless", &|| live::rates(Arrival::Veth, &sizes, &results)),
         ("arriving", &|| {
             live::rates(Arrival::Arriving, &sizes, &results)

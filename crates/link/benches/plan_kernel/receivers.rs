@@ -98,7 +98,7 @@ fn thread_time() -> Duration {
 }
 
 /// The plan with one port of all UDP, on one hook.
-fn port(
+pub(crate) fn port(
     device: &Device,
     buffer_bytes: u32,
     hook: Hook,
@@ -133,7 +133,7 @@ fn port(
     }))
 }
 
-fn tpacket(device: &Device, buffer_bytes: u32) -> Result<Receiver> {
+pub(crate) fn tpacket(device: &Device, buffer_bytes: u32) -> Result<Receiver> {
     let index = device.index();
     let socket = device.host().run(|| packet::ring(index, buffer_bytes))?;
     Ok(Receiver::start(TPACKET, Vec::new(), move |stop, count| {

@@ -36,8 +36,7 @@ const XDP_DROP: i32 = 1;
 const TC_NEXT: i32 = -1;
 const TC_DROP: i32 = 2;
 
-/// On the stack: the slot, a dynptr.
-const SLOT: i16 = -4;
+/// On the stack: a dynptr.
 const DYNPTR: i16 = -24;
 
 const FATE_TAKEN: i32 = 1;
@@ -52,7 +51,7 @@ fn field(at: i16) -> i16 {
 struct Continuations {
     /// At the next.
     next: Label,
-    /// At the port whose slot is on the stack.
+    /// At the port whose slot is in scratch memory.
     port: Label,
     /// Where its record found no room.
     lost: Label,
@@ -228,7 +227,7 @@ impl Coder<'_> {
     }
 
     /// Whom the entry of unit r5 delivers to, as many bytes as r4 says: on to
-    /// the port, with its slot on the stack, or to the next.
+    /// the port, with its slot in scratch memory, or to the next.
     fn target(&mut self, to: Continuations) {
         self.entry(Reg::R5, Reg::R1, to.next);
         self.get(op::W, CALLEE_SAVED, Reg::R5, in_entry(entry::SLOT));
@@ -236,7 +235,7 @@ impl Coder<'_> {
         self.set(op::W, SCRATCH, field(at::TAG), Reg::R1);
         self.set(op::W, SCRATCH, scratch::CAPTURED, Reg::R4);
         self.member(to.next);
-        self.set(op::W, Reg::FP, SLOT, CALLEE_SAVED);
+        self.set(op::W, SCRATCH, scratch::PORT_SLOT, CALLEE_SAVED);
         let (kernel, drop) = (SLOT_KERNEL as i32, SLOT_DROP as i32);
         let jump = Insn::jump32(op::JLT, CALLEE_SAVED, kernel);
         self.asm.jump(jump, to.port);
@@ -352,9 +351,9 @@ impl Coder<'_> {
     }
 
     /// r2 = the address of the slot.
-    fn slot_key(&mut self) {
-        self.mov(Reg::R2, Reg::FP);
-        self.add(Reg::R2, i32::from(SLOT));
+    pub(super) fn slot_key(&mut self) {
+        self.mov(Reg::R2, SCRATCH);
+        self.add(Reg::R2, i32::from(scratch::PORT_SLOT));
     }
 
     /// r1 = the port's ring.

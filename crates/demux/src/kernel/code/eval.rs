@@ -187,12 +187,12 @@ impl Coder<'_> {
             self.alu(op::SUB, Reg::R2, Reg::R3);
         }
         self.mov(Reg::R1, CONTEXT);
-        self.mov(Reg::R3, Reg::FP);
-        self.add(Reg::R3, -8);
+        self.mov(Reg::R3, SCRATCH);
+        self.add(Reg::R3, i32::from(scratch::FAR));
         self.mov(Reg::R4, width.bytes() as i32);
         self.push(Insn::call(self.load_helper()));
         self.branch(op::JNE, Reg::R0, 0, fail);
-        self.get(size, Reg::R1, Reg::FP, -8);
+        self.get(size, Reg::R1, SCRATCH, scratch::FAR);
         self.in_order(Reg::R1, bits);
     }
 

@@ -421,7 +421,7 @@ impl Coder<'_> {
         } else {
             self.get(op::W, Reg::R1, Reg::R5, in_entry(entry::SLOT));
         }
-        self.set(op::W, Reg::FP, -4, Reg::R1);
+        self.set(op::W, SCRATCH, scratch::PORT_SLOT, Reg::R1);
         self.count_lost(1);
         self.asm.goto(done);
         self.asm.bind(room);
@@ -441,21 +441,19 @@ impl Coder<'_> {
         self.set(op::W, Reg::R1, scratch::MATCH + 12, Reg::R3);
     }
 
-    /// Counts frames as lost for the port whose slot is on the stack at -4:
+    /// Counts frames as lost for the port whose slot is in scratch memory:
     /// `count`, and for the next record as many more as the header says.
     pub(super) fn count_lost(&mut self, count: i32) {
         let [no_port, no_counter] = [(); 2].map(|()| self.asm.label());
         self.map(Reg::R1, MapRole::Ports);
-        self.mov(Reg::R2, Reg::FP);
-        self.add(Reg::R2, -4);
+        self.slot_key();
         self.push(Insn::call(helper::MAP_LOOKUP_ELEM));
         self.branch(op::JEQ, Reg::R0, 0, no_port);
         self.mov(Reg::R1, count);
         self.push(atomic(op::DW, Reg::R0, port::LOST, Reg::R1, ATOMIC_ADD));
         self.asm.bind(no_port);
         self.map(Reg::R1, MapRole::Counters);
-        self.mov(Reg::R2, Reg::FP);
-        self.add(Reg::R2, -4);
+        self.slot_key();
         self.push(Insn::call(helper::MAP_LOOKUP_ELEM));
         self.branch(op::JEQ, Reg::R0, 0, no_counter);
         self.get(op::DW, Reg::R1, Reg::R0, counter::LOST);
