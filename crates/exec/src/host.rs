@@ -464,7 +464,7 @@ pub(crate) fn relays_max() -> usize {
 
 /// Where hidden descriptors begin: behind those that the application may have, if the limit of
 /// open files can be raised, so that the application gets the numbers that it expects.
-fn hidden_from() -> RawFd {
+pub(crate) fn hidden_from() -> RawFd {
     let known = HIDDEN_FROM.load(Relaxed);
     if known != 0 {
         return known;

@@ -28,6 +28,7 @@
 //! | `options`, `address`, `control` | socket options, addresses and ancillary data between C and Rust |
 //! | `signals`, `wait` | handlers, and waits that they interrupt |
 //! | `fork`, `exec_list` | the child of a fork; what a new program inherits |
+//! | `all` | programs that do not load this library |
 //! | `relay` | sockets that other processes use, and that they ask for |
 //! | `real` | the C library's own functions |
 //! | `stats`, `status` | counts; what `weir sockets` shows |
@@ -38,6 +39,7 @@
 #![allow(unsafe_code)] // The C ABI.
 
 mod address;
+mod all;
 mod calls;
 mod control;
 mod dns;
@@ -74,6 +76,10 @@ extern "C" fn begin() {
     let Some(settings) = host::settings() else {
         return;
     };
+    if let Some(program) = std::env::var_os(all::VARIABLE) {
+        stats::begin_trapped();
+        all::run(program, settings.io_uring);
+    }
     stats::begin();
     fork::watch();
     relay::recognise(host::open_fds().into_iter());

@@ -37,6 +37,8 @@ calls! {
 const COUNT: usize = NAMES.len();
 
 static ON: AtomicBool = AtomicBool::new(false);
+/// Whether the counts are printed.
+static PRINTS: AtomicBool = AtomicBool::new(false);
 /// Calls on the kernel's descriptors, and on weir's.
 static KERNELS: [AtomicU64; COUNT] = [const { AtomicU64::new(0) }; COUNT];
 static WEIRS: [AtomicU64; COUNT] = [const { AtomicU64::new(0) }; COUNT];
@@ -49,7 +51,9 @@ static PACKETS: [AtomicU64; 2] = [const { AtomicU64::new(0) }; 2];
 
 /// Begins to count, if the environment asks for it.
 pub(crate) fn begin() {
-    ON.store(settings().is_some_and(|settings| settings.stats), Relaxed);
+    let stats = settings().is_some_and(|settings| settings.stats);
+    ON.store(stats, Relaxed);
+    PRINTS.store(stats, Relaxed);
 }
 
 /// Counts a call on a descriptor of the kernel.
@@ -68,6 +72,18 @@ pub(crate) fn weirs(call: Call) {
     }
 }
 
+/// Begins to count trapped calls alone, if the environment asks for it: this process's own calls are not the
+/// program's.
+pub(crate) fn begin_trapped() {
+    PRINTS.store(settings().is_some_and(|settings| settings.stats), Relaxed);
+}
+
+/// Counts a call of the program that was trapped ([`crate::all`]).
+pub(crate) fn trapped(call: Call, is_weirs: bool) {
+    let counts = if is_weirs { &WEIRS } else { &KERNELS };
+    counts[call as usize].fetch_add(1, Relaxed);
+}
+
 /// Counts an Internet socket of the kernel or of weir.
 pub(crate) fn socket(is_weirs: bool) {
     SOCKETS[usize::from(is_weirs)].fetch_add(1, Relaxed);
@@ -82,7 +98,7 @@ pub(crate) fn packets(of: &Counters) {
 /// Prints the counts, if the process had Internet sockets.
 pub(crate) fn print() {
     let sockets = [0, 1].map(|at| SOCKETS[at].load(Relaxed));
-    if !ON.load(Relaxed) || sockets == [0, 0] {
+    if !PRINTS.load(Relaxed) || sockets == [0, 0] {
         return;
     }
     let list = |counts: &[AtomicU64; COUNT]| {

@@ -1,6 +1,8 @@
 //! `weir exec`: unmodified programs with weir's sockets, over a TAP interface, without privilege;
 //! the kernel's own sockets, in the same namespace, are the peer and the oracle.
 
+#[path = "exec/all.rs"]
+mod all;
 mod common;
 #[path = "exec/control.rs"]
 mod control;

@@ -198,7 +198,7 @@ fn bound_again(sock: &Sock, local: SocketAddr) -> c_int {
 }
 
 /// Fails as the kernel does for a port that only the superuser may have.
-fn check_port(port: u16) -> Result<(), c_int> {
+pub(crate) fn check_port(port: u16) -> Result<(), c_int> {
     if port == 0 || port >= 1024 || rustix::process::geteuid().is_root() {
         return Ok(());
     }

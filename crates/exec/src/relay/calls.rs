@@ -161,7 +161,7 @@ pub(super) fn set_int(fd: c_int, name: c_int, value: c_int) {
 }
 
 /// The process that made a pair (`SO_PEERCRED`).
-pub(super) fn credentials(fd: c_int) -> Option<libc::ucred> {
+pub(crate) fn credentials(fd: c_int) -> Option<libc::ucred> {
     // SAFETY: all fields of zeroed credentials are valid.
     let mut about: libc::ucred = unsafe { zeroed() };
     let mut len = size_of::<libc::ucred>() as libc::socklen_t;

@@ -1,5 +1,5 @@
 //! One relayed UDP socket: datagrams between the socket and the owner's end of its pair, each behind
-//! a [`Header`].
+//! a [`Header`]. A program without the library has its connected socket's datagrams without headers.
 
 use super::protocol::{DATAGRAM_MAX, HEADER, Header, Key};
 use super::pump::Interest;
@@ -32,6 +32,8 @@ pub(super) struct Datagrams {
     down: Option<Vec<u8>>,
     /// Whether the application has shut its end down for writing.
     up_done: bool,
+    /// Whether datagrams have no headers: those of the connected peer.
+    is_plain: bool,
 }
 
 impl Datagrams {
@@ -44,6 +46,16 @@ impl Datagrams {
             up: None,
             down: None,
             up_done: false,
+            is_plain: false,
+        }
+    }
+
+    /// As [`Datagrams::new`], of a connected socket, whose datagrams have no headers. Empty ones are
+    /// lost, since an empty message is the end of a pair.
+    pub(super) fn plain(sock: Sock, udp: UdpSocket, fd: OwnedFd, key: Key) -> Datagrams {
+        Datagrams {
+            is_plain: true,
+            ..Datagrams::new(sock, udp, fd, key)
         }
     }
 
@@ -80,6 +92,12 @@ impl Datagrams {
             }
             let message = match self.udp.poll_recv_datagram(context) {
                 Poll::Pending => return Some(()),
+                Poll::Ready(Ok(datagram)) if self.is_plain => {
+                    if datagram.bytes.is_empty() {
+                        continue;
+                    }
+                    datagram.bytes.to_vec()
+                }
                 Poll::Ready(Ok(datagram)) => {
                     let beside = Beside::of(&self.sock, &self.udp, &datagram);
                     let beside = beside.map_or([0; BESIDE], Beside::to_bytes);
@@ -92,6 +110,7 @@ impl Datagrams {
                         self.report(libc::ENETDOWN);
                         return None;
                     }
+                    _ if self.is_plain => continue,
                     error => Header::Error(error).to_bytes().to_vec(),
                 },
             };
@@ -118,6 +137,9 @@ impl Datagrams {
 
     /// The error that the application's next call reports; lost if the application has no room.
     fn report(&self, error: c_int) {
+        if self.is_plain {
+            return;
+        }
         let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
         let _ = send(&self.fd, &Header::Error(error).to_bytes(), flags);
     }
@@ -147,7 +169,10 @@ impl Datagrams {
                 Ok((0, _)) if self.is_hung_up() => return None,
                 Ok((0, _)) => self.up_done = true,
                 Ok((count, _)) => match self.destination(&scratch[..count]) {
-                    Ok((to, info)) => self.up = Some((to, info, scratch[HEADER..count].to_vec())),
+                    Ok((to, info)) => {
+                        let start = if self.is_plain { 0 } else { HEADER };
+                        self.up = Some((to, info, scratch[start..count].to_vec()));
+                    }
                     Err(error) => self.report(error),
                 },
                 Err(Errno::AGAIN) => return Some(()),
@@ -162,6 +187,10 @@ impl Datagrams {
 
     /// Where a message of the application goes, and how.
     fn destination(&self, message: &[u8]) -> Result<(SocketAddr, SendInfo), c_int> {
+        if self.is_plain {
+            let peer = self.udp.peer_addr().map_err(|_| libc::EDESTADDRREQ)?;
+            return Ok((peer, Given::default().resolve()?));
+        }
         if message.len() > HEADER + DATAGRAM_MAX {
             return Err(libc::EMSGSIZE);
         }

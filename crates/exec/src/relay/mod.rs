@@ -37,7 +37,7 @@ mod lease;
 mod listening;
 pub(crate) mod name;
 mod pair;
-mod passing;
+pub(crate) mod passing;
 pub(crate) mod protocol;
 mod pump;
 
@@ -52,9 +52,11 @@ use listening::Listening;
 use name::{Kind, Name};
 use pair::Pair;
 pub(crate) use passing::{Got, receive_passed, refuse_descriptors};
+pub(crate) use protocol::Key;
 use pump::Item;
 pub(crate) use pump::Pump;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+use std::net::SocketAddr;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -98,11 +100,7 @@ fn pair_of(kind: SocketType, name: Name) -> Result<(OwnedFd, OwnedFd), c_int> {
     Ok((host::hide(own), other))
 }
 
-fn name_of(
-    kind: Kind,
-    domain: c_int,
-    local: std::io::Result<std::net::SocketAddr>,
-) -> Result<Name, c_int> {
+fn name_of(kind: Kind, domain: c_int, local: std::io::Result<SocketAddr>) -> Result<Name, c_int> {
     Ok(Name {
         kind,
         domain,
@@ -159,6 +157,37 @@ fn relay_datagrams(sock: Sock, udp: UdpSocket) -> Result<(OwnedFd, Item), c_int>
         other,
         Item::Datagrams(Datagrams::new(sock, udp, own, name.key)),
     ))
+}
+
+/// As [`relay_stream`], of a connected UDP socket whose datagrams have no headers.
+pub(crate) fn relay_connected(sock: Sock, udp: UdpSocket) -> Result<OwnedFd, c_int> {
+    let pump = running().ok_or(libc::ENETDOWN)?;
+    let name = name_of(Kind::Datagrams, sock.domain, udp.local_addr())?;
+    let (own, other) = pair_of(SocketType::SEQPACKET, name)?;
+    pump.add(Item::Datagrams(Datagrams::plain(sock, udp, own, name.key)));
+    Ok(other)
+}
+
+/// Moves a socket without descriptors onto a pair, and returns the application's end.
+///
+/// # Errors
+/// `ENFILE` if there are as many as there may be; the system's error if it provides no pair.
+pub(crate) fn relay_new(sock: Sock, endpoint: Endpoint) -> Result<OwnedFd, c_int> {
+    let pump = running().ok_or(libc::ENETDOWN)?;
+    if pump.relays() >= host::relays_max() {
+        return Err(libc::ENFILE);
+    }
+    let (end, item) = relay_any(sock.with_endpoint(endpoint))?;
+    pump.add(item);
+    Ok(end)
+}
+
+/// The ends of a pair for an address that is bound, of a TCP socket that neither listens nor connects:
+/// the owner's, which ends with the last descriptor of the application's; and the key.
+pub(crate) fn hold_bound(domain: c_int, at: SocketAddr) -> Result<(OwnedFd, OwnedFd, Key), c_int> {
+    let name = name_of(Kind::Bound, domain, Ok(at))?;
+    let (own, other) = pair_of(SocketType::STREAM, name)?;
+    Ok((own, other, name.key))
 }
 
 /// As [`relay_stream`], of a socket of any kind that can be relayed.

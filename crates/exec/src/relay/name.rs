@@ -28,6 +28,8 @@ pub(crate) enum Kind {
     Listener,
     Connection,
     Datagrams,
+    /// A TCP socket with an address, which neither listens nor connects ([`crate::all`]).
+    Bound,
 }
 
 /// What a relayed descriptor stands for.
@@ -59,6 +61,7 @@ impl Name {
             Kind::Listener => 0,
             Kind::Connection => 1,
             Kind::Datagrams => 2,
+            Kind::Bound => 3,
         };
         bytes.extend([kind, family]);
         put_address(&mut bytes, self.local);
@@ -82,6 +85,7 @@ impl Name {
             0 => Kind::Listener,
             1 => Kind::Connection,
             2 => Kind::Datagrams,
+            3 => Kind::Bound,
             _ => return None,
         };
         let peer = take_address(&bytes[ADDRESS..])?;

@@ -31,7 +31,7 @@ fn message_of(part: &mut iovec) -> msghdr {
 ///
 /// # Errors
 /// As `sendmsg(2)`.
-pub(super) fn send(to: &OwnedFd, bytes: &[u8], fd: Option<&OwnedFd>) -> Result<(), c_int> {
+pub(crate) fn send(to: &OwnedFd, bytes: &[u8], fd: Option<&OwnedFd>) -> Result<(), c_int> {
     let mut part = iovec {
         iov_base: bytes.as_ptr().cast_mut().cast(),
         iov_len: bytes.len(),
@@ -113,7 +113,7 @@ pub(super) fn receive(
 ///
 /// # Errors
 /// As `recvmsg(2)`.
-pub(super) fn receive_owned(
+pub(crate) fn receive_owned(
     from: c_int,
     room: &mut [u8],
     flags: c_int,

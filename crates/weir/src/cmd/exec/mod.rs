@@ -6,7 +6,7 @@ mod program;
 
 use crate::error::CliError;
 use crate::host::{self, HostArgs};
-use program::Program;
+use program::{Program, Way};
 use std::ffi::{OsStr, OsString};
 use std::io::Write;
 use std::net::IpAddr;
@@ -23,8 +23,12 @@ use weir_socket::{HostPlan, SocketRule};
 /// With --link, the program's TCP and UDP sockets become those of a host of weir's own in the program's
 /// process, as far as their addresses are the host's or reached by its links. All other sockets
 /// stay the kernel's: Unix sockets, those of 127.0.0.0/8 and ::1, and those of destinations that no
-/// link of the host leads to. The program must be dynamically linked. Exit status and signals are
-/// the program's own.
+/// link of the host leads to. The program must be dynamically linked, unless --all is given. Exit status
+/// and signals are the program's own.
+///
+/// With --all, weir traps the program's control calls (seccomp_unotify(2)) instead of loading a library,
+/// so that statically linked programs, as those of Go, have weir's sockets too. Their UDP sockets are
+/// weir's from connect on; those that send to addresses without it are the kernel's.
 ///
 /// With --stack sys the same line runs the program on the kernel's sockets, for comparison: the
 /// options of the host and --loopback, --io-uring, --stats and --library then have no effect, and the
@@ -44,6 +48,7 @@ Examples:
   weir exec --link tap0 --addr 192.0.2.5/24 --gateway 192.0.2.1 -- curl http://198.51.100.7/
   weir exec --link tap0 --addr 192.0.2.5/24 --dns 192.0.2.1 -- curl http://www.example/
   weir exec --config exec.toml -- python3 -m http.server
+  weir exec --all --link tap0 --addr 192.0.2.5/24 -- ./a-static-program
   weir exec --link tap0 --addr 192.0.2.5/24 --stats -- iperf3 -c 192.0.2.1
 
 Exit status: the program's; 1 if the link cannot be used; 2 if an option is wrong, or the program
@@ -98,6 +103,11 @@ pub(crate) struct Args {
     #[arg(long, requires = "hosted")]
     io_uring: bool,
 
+    /// Trap the control calls of the program and of all that it starts, instead of loading a library:
+    /// for statically linked programs, as those of Go
+    #[arg(long, requires = "hosted", conflicts_with_all = ["pcap", "dns"])]
+    all: bool,
+
     /// Print at the end of each process, on standard error, which calls and sockets were weir's
     #[arg(long, requires = "hosted")]
     stats: bool,
@@ -141,6 +151,8 @@ fn links(arg: clap::Arg) -> clap::Arg {
 
 /// Most servers that the C library's resolver asks (`MAXNS`).
 const DNS_MAX: usize = 3;
+/// Has the library answer the calls of the program with this path.
+const ALL: &str = "WEIR_EXEC_ALL";
 /// The dynamic linker's list of libraries to be loaded ahead of all others (ld.so(8)).
 const PRELOAD: &str = "LD_PRELOAD";
 /// weir's libpcap reads the broker's socket from this variable.
@@ -181,10 +193,23 @@ fn run_with(args: &Args, rules: Vec<SocketRule>) -> Result<(), CliError> {
     };
     let program = Program::find(name)?;
     let has_host = !args.host.links.is_empty() && args.stack != Some(Stack::Sys);
+    let traps = args.all && has_host;
     if has_host || args.pcap {
-        program.check()?;
+        program.check(if traps { Way::Trap } else { Way::Library })?;
     }
-    let mut command = Command::new(program.path());
+    if traps && !args.dns.is_empty() {
+        return Err(CliError::refused(
+            "--all asks no servers of `dns`: the program looks names up itself, as resolv.conf(5) says",
+        ));
+    }
+    let mut command = if traps {
+        // The library answers the program's calls in a process of its own, instead of the main function.
+        let mut command = Command::new("/proc/self/exe");
+        command.env(ALL, program.path());
+        command
+    } else {
+        Command::new(program.path())
+    };
     command.arg0(name).args(arguments);
     let mut preload = Vec::new();
     if has_host {

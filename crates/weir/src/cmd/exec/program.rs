@@ -18,6 +18,15 @@ const SCRIPTS_MAX: usize = 4;
 /// Longest first line of a script that the kernel reads (Linux' `BINPRM_BUF_SIZE`).
 const LINE_MAX: usize = 256;
 
+/// How a program gets weir's sockets.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Way {
+    /// The dynamic linker loads a library.
+    Library,
+    /// Its calls are trapped.
+    Trap,
+}
+
 /// A program that exists.
 #[derive(Debug)]
 pub(super) struct Program(PathBuf);
@@ -51,15 +60,15 @@ impl Program {
         &self.0
     }
 
-    /// Refuses a program that the dynamic linker would not load the library into.
+    /// Refuses a program that cannot get weir's sockets this way.
     ///
     /// # Errors
     /// The reason.
-    pub(super) fn check(&self) -> Result<(), CliError> {
+    pub(super) fn check(&self, way: Way) -> Result<(), CliError> {
         let mut path = self.0.clone();
         for _ in 0..=SCRIPTS_MAX {
-            check_privilege(&path)?;
-            match kind(&path)? {
+            check_privilege(&path, way)?;
+            match kind(&path, way)? {
                 Kind::Script(interpreter) => path = interpreter,
                 Kind::Binary => return Ok(()),
             }
@@ -72,7 +81,7 @@ impl Program {
 }
 
 enum Kind {
-    /// A dynamically linked program of this machine.
+    /// A program of this machine.
     Binary,
     /// A script, with the path of its interpreter.
     Script(PathBuf),
@@ -82,8 +91,13 @@ fn refused(path: &Path, why: &str) -> CliError {
     CliError::refused(format!("{} {why}", path.display()))
 }
 
-/// The dynamic linker loads no libraries for programs with the rights of another user.
-fn check_privilege(path: &Path) -> Result<(), CliError> {
+/// The dynamic linker loads no libraries for programs with the rights of another user, and a program whose
+/// calls are trapped does not get them (`PR_SET_NO_NEW_PRIVS`).
+fn check_privilege(path: &Path, way: Way) -> Result<(), CliError> {
+    let why = match way {
+        Way::Library => "the dynamic linker loads no library into it",
+        Way::Trap => "a program whose calls are trapped gets no rights of another user",
+    };
     let about = path
         .metadata()
         .map_err(|error| CliError::refused(format!("cannot run {}: {error}", path.display())))?;
@@ -91,27 +105,26 @@ fn check_privilege(path: &Path) -> Result<(), CliError> {
     if about.mode() & 0o4000 != 0 && about.uid() != user.as_raw() {
         return Err(refused(
             path,
-            "is set-user-ID: the dynamic linker loads no library into it; run it as its owner",
+            &format!("is set-user-ID: {why}; run it as its owner"),
         ));
     }
     if about.mode() & 0o2000 != 0 && about.mode() & 0o010 != 0 && about.gid() != group.as_raw() {
         return Err(refused(
             path,
-            "is set-group-ID: the dynamic linker loads no library into it; run it as its group",
+            &format!("is set-group-ID: {why}; run it as its group"),
         ));
     }
     let mut value = [0; 64];
     if !user.is_root() && getxattr(path, "security.capability", &mut value).is_ok() {
         return Err(refused(
             path,
-            "has file capabilities (getcap): the dynamic linker loads no library into it; run a \
-             copy without them",
+            &format!("has file capabilities (getcap): {why}; run a copy without them"),
         ));
     }
     Ok(())
 }
 
-fn kind(path: &Path) -> Result<Kind, CliError> {
+fn kind(path: &Path, way: Way) -> Result<Kind, CliError> {
     let cannot = |error: std::io::Error| {
         CliError::refused(format!("cannot read {}: {error}", path.display()))
     };
@@ -134,8 +147,11 @@ fn kind(path: &Path) -> Result<Kind, CliError> {
     if program.ehdr.class != Class::ELF64 || program.ehdr.e_machine != machine() {
         return Err(refused(
             path,
-            "is a program of another architecture: weir's library is of this one alone",
+            "is a program of another architecture: weir's sockets are for this one alone",
         ));
+    }
+    if way == Way::Trap {
+        return Ok(Kind::Binary);
     }
     let linker = program
         .segments()
@@ -144,7 +160,8 @@ fn kind(path: &Path) -> Result<Kind, CliError> {
     let Some(linker) = linker.copied() else {
         return Err(refused(
             path,
-            "is statically linked: no library can be loaded into it; run a dynamically linked one",
+            "is statically linked: no library can be loaded into it; give --all, which traps its calls, or \
+             run a dynamically linked one",
         ));
     };
     let mut file = File::open(path).map_err(cannot)?;
@@ -159,7 +176,8 @@ fn kind(path: &Path) -> Result<Kind, CliError> {
         return Err(refused(
             path,
             &format!(
-                "is linked by {name}: weir's library needs the GNU C library's dynamic linker"
+                "is linked by {name}: weir's library needs the GNU C library's dynamic linker; give \
+                 --all, which traps the program's calls"
             ),
         ));
     }
@@ -194,7 +212,7 @@ mod tests {
 
         fn refusal(&self) -> String {
             let found = Program::find(self.0.as_os_str()).unwrap();
-            found.check().unwrap_err().to_string()
+            found.check(Way::Library).unwrap_err().to_string()
         }
     }
 
@@ -207,12 +225,13 @@ mod tests {
     #[test]
     fn a_program_of_this_machine_is_accepted_and_so_is_its_script() {
         let own = std::env::current_exe().unwrap();
-        Program::find(own.as_os_str()).unwrap().check().unwrap();
+        let found = Program::find(own.as_os_str()).unwrap();
+        found.check(Way::Library).unwrap();
         let script = format!("#! {} -x\n", own.display());
         let script = Made::new("script", script.as_bytes(), 0o755);
         Program::find(script.0.as_os_str())
             .unwrap()
-            .check()
+            .check(Way::Library)
             .unwrap();
         assert!(Program::find(OsStr::new("sh")).is_ok());
     }
@@ -231,6 +250,8 @@ mod tests {
             "{}",
             fixed.refusal()
         );
+        let found = Program::find(fixed.0.as_os_str()).unwrap();
+        found.check(Way::Trap).unwrap();
         let mut other = own.clone();
         other[0x12] = 8;
         let other = Made::new("other", &other, 0o755);

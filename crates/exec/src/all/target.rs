@@ -1,0 +1,270 @@
+//! A process of the program: its memory, its descriptors, and their places in epoll sets.
+
+use crate::address;
+use crate::host;
+use crate::sock::last_errno;
+use libc::{c_int, iovec, socklen_t};
+use rustix::event::epoll::{self, EventData, EventFlags};
+use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
+use std::net::SocketAddr;
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::time::Duration;
+
+/// How often, and how long after another time, a number is tried that another thread has for a moment.
+const TRIES: usize = 200;
+const PAUSE: Duration = Duration::from_millis(1);
+
+/// The error if this user may not trace the process (ptrace(2)). No error of Linux has this number.
+pub(super) const UNSEEN: c_int = 4093;
+
+/// Longest value of a socket option that is read.
+pub(super) const VALUE_MAX: usize = 256;
+
+pub(super) struct Target {
+    process: i32,
+    pidfd: OwnedFd,
+}
+
+/// A descriptor's number, and whether `exec` closes it.
+pub(super) type Number = (RawFd, bool);
+
+/// A descriptor's place in an epoll set.
+pub(super) struct Place {
+    set: RawFd,
+    fd: RawFd,
+    flags: EventFlags,
+    data: u64,
+}
+
+fn error(error: rustix::io::Errno) -> c_int {
+    error.raw_os_error()
+}
+
+/// Moves a descriptor that is kept out of the way of the numbers that the program has.
+pub(super) fn keep(fd: OwnedFd) -> OwnedFd {
+    rustix::io::fcntl_dupfd_cloexec(&fd, host::hidden_from()).unwrap_or(fd)
+}
+
+impl Target {
+    /// The process of a thread.
+    ///
+    /// # Errors
+    /// If it has ended, or is another user's.
+    pub(super) fn of(thread: i32) -> Result<Target, c_int> {
+        let status = std::fs::read_to_string(format!("/proc/{thread}/status"));
+        let status = status.map_err(|_| libc::ESRCH)?;
+        let line = status.lines().find_map(|line| line.strip_prefix("Tgid:"));
+        let process: i32 = line
+            .and_then(|number| number.trim().parse().ok())
+            .ok_or(libc::ESRCH)?;
+        let pid = Pid::from_raw(process).ok_or(libc::ESRCH)?;
+        let pidfd = pidfd_open(pid, PidfdFlags::empty()).map_err(error)?;
+        let pidfd = keep(pidfd);
+        Ok(Target { process, pidfd })
+    }
+
+    /// A copy of one of its descriptors.
+    ///
+    /// # Errors
+    /// `EBADF` if there is none; [`UNSEEN`].
+    pub(super) fn copy(&self, fd: RawFd) -> Result<OwnedFd, c_int> {
+        let copy = pidfd_getfd(&self.pidfd, fd, PidfdGetfdFlags::empty());
+        copy.map(keep).map_err(|why| match why {
+            rustix::io::Errno::PERM => UNSEEN,
+            why => error(why),
+        })
+    }
+
+    /// Bytes of its memory.
+    ///
+    /// # Errors
+    /// `EFAULT` if they are not there.
+    pub(super) fn read(&self, at: u64, len: usize) -> Result<Vec<u8>, c_int> {
+        let mut bytes = vec![0; len];
+        let own = part(bytes.as_mut_ptr(), len);
+        let its = part(at as *mut u8, len);
+        // SAFETY: the buffer has the stated length; the other address is the other process's.
+        let count = unsafe {
+            libc::process_vm_readv(self.process, &raw const own, 1, &raw const its, 1, 0)
+        };
+        match usize::try_from(count) {
+            Ok(count) if count == len => Ok(bytes),
+            Ok(_) => Err(libc::EFAULT),
+            Err(_) => Err(last_errno()),
+        }
+    }
+
+    /// Writes to its memory.
+    ///
+    /// # Errors
+    /// As [`Target::read`].
+    pub(super) fn write(&self, at: u64, bytes: &[u8]) -> Result<(), c_int> {
+        if bytes.is_empty() {
+            return Ok(());
+        }
+        let own = part(bytes.as_ptr().cast_mut(), bytes.len());
+        let its = part(at as *mut u8, bytes.len());
+        // SAFETY: the kernel reads the own buffer; the other address is the other process's.
+        let count = unsafe {
+            libc::process_vm_writev(self.process, &raw const own, 1, &raw const its, 1, 0)
+        };
+        match usize::try_from(count) {
+            Ok(count) if count == bytes.len() => Ok(()),
+            Ok(_) => Err(libc::EFAULT),
+            Err(_) => Err(last_errno()),
+        }
+    }
+
+    /// Reads a socket address and its family.
+    ///
+    /// # Errors
+    /// As `connect(2)`.
+    pub(super) fn address(&self, at: u64, len: u64) -> (c_int, Result<SocketAddr, c_int>) {
+        let len = (len as u32 as usize).min(size_of::<libc::sockaddr_storage>());
+        let bytes = match self.read(at, len) {
+            Ok(bytes) => bytes,
+            Err(error) => return (-1, Err(error)),
+        };
+        let (at, len) = (bytes.as_ptr().cast(), bytes.len() as socklen_t);
+        // SAFETY: the buffer has the stated length.
+        unsafe { (address::family(at, len), address::read(at, len)) }
+    }
+
+    /// Writes a socket address as `getsockname(2)` does.
+    ///
+    /// # Errors
+    /// `EINVAL` for a length that is not one, `EFAULT`.
+    pub(super) fn write_address(
+        &self,
+        address: SocketAddr,
+        at: u64,
+        len_at: u64,
+    ) -> Result<(), c_int> {
+        if at == 0 {
+            return Ok(());
+        }
+        let given = self.read(len_at, 4)?;
+        let given = given
+            .first_chunk()
+            .map_or(0, |len| u32::from_ne_bytes(*len));
+        let mut room = [0_u8; size_of::<libc::sockaddr_storage>()];
+        let mut len = given.min(room.len() as u32);
+        if i32::try_from(given).is_err() {
+            return Err(libc::EINVAL);
+        }
+        let to = room.as_mut_ptr().cast();
+        // SAFETY: the buffer has at least the stated length.
+        unsafe { address::write(address, to, &raw mut len) }?;
+        self.write(at, &room[..(len.min(given) as usize).min(room.len())])?;
+        self.write(len_at, &len.to_ne_bytes())
+    }
+
+    /// Writes an option's value as `getsockopt(2)` does.
+    ///
+    /// # Errors
+    /// As [`Target::write_address`].
+    pub(super) fn write_value(&self, value: &[u8], at: u64, len_at: u64) -> Result<(), c_int> {
+        let given = self.read(len_at, 4)?;
+        let given = given
+            .first_chunk()
+            .map_or(0, |len| i32::from_ne_bytes(*len));
+        let given = usize::try_from(given).map_err(|_| libc::EINVAL)?;
+        let len = value.len().min(given);
+        self.write(at, &value[..len])?;
+        self.write(len_at, &(len as u32).to_ne_bytes())
+    }
+
+    /// The process's descriptors, with what each is.
+    fn fds(&self) -> Vec<(RawFd, String)> {
+        let folder = format!("/proc/{}/fd", self.process);
+        let Ok(all) = std::fs::read_dir(&folder) else {
+            return Vec::new();
+        };
+        let numbers = all.filter_map(|one| one.ok()?.file_name().into_string().ok()?.parse().ok());
+        let known = numbers.filter_map(|fd: RawFd| {
+            let what = std::fs::read_link(format!("{folder}/{fd}")).ok()?;
+            Some((fd, what.into_os_string().into_string().ok()?))
+        });
+        known.collect()
+    }
+
+    fn about(&self, fd: RawFd) -> String {
+        let path = format!("/proc/{}/fdinfo/{fd}", self.process);
+        std::fs::read_to_string(path).unwrap_or_default()
+    }
+
+    /// The numbers of a socket's descriptors, by the number of its file.
+    pub(super) fn numbers(&self, inode: u64) -> (Vec<Number>, Vec<Place>) {
+        let all = self.fds();
+        let name = format!("socket:[{inode}]");
+        let own = all.iter().filter(|(_, what)| *what == name);
+        let numbers = own.map(|(fd, _)| (*fd, is_cloexec(&self.about(*fd))));
+        let numbers: Vec<Number> = numbers.collect();
+        let sets = all
+            .iter()
+            .filter(|(_, what)| what == "anon_inode:[eventpoll]");
+        let places = sets.flat_map(|(set, _)| places(*set, &self.about(*set)));
+        let is_own = |place: &Place| numbers.iter().any(|(fd, _)| *fd == place.fd);
+        let places = places.filter(is_own).collect();
+        (numbers, places)
+    }
+
+    /// Gives a descriptor the place in an epoll set that the one had which it has replaced. The kernel
+    /// knows a member by file and number, so that the descriptor has that number here for a moment.
+    ///
+    /// # Errors
+    /// If the number is not free here, or the set is gone.
+    pub(super) fn enter(&self, place: &Place, fd: &OwnedFd) -> Result<(), c_int> {
+        let set = self.copy(place.set)?;
+        for _ in 0..TRIES {
+            let same = rustix::io::fcntl_dupfd_cloexec(fd, place.fd).map_err(error)?;
+            if same.as_raw_fd() == place.fd {
+                let data = EventData::new_u64(place.data);
+                return epoll::add(&set, &same, data, place.flags).map_err(error);
+            }
+            drop(same);
+            std::thread::sleep(PAUSE);
+        }
+        Err(libc::EBUSY)
+    }
+}
+
+fn part(at: *mut u8, len: usize) -> iovec {
+    iovec {
+        iov_base: at.cast(),
+        iov_len: len,
+    }
+}
+
+/// Whether `exec` closes a descriptor, by `/proc/PID/fdinfo/FD` (proc_pid_fdinfo(5)).
+fn is_cloexec(about: &str) -> bool {
+    let flags = about.lines().find_map(|line| line.strip_prefix("flags:"));
+    let flags = flags.and_then(|digits| i32::from_str_radix(digits.trim(), 8).ok());
+    flags.is_some_and(|flags| flags & libc::O_CLOEXEC != 0)
+}
+
+/// The members of an epoll set, by its `fdinfo`.
+fn places(set: RawFd, about: &str) -> Vec<Place> {
+    let lines = about.lines().filter_map(|line| line.strip_prefix("tfd:"));
+    let places = lines.filter_map(|line| {
+        let mut words = line.split_whitespace();
+        let fd = words.next()?.parse().ok()?;
+        let mut value = |name: &str| {
+            let word = words.next()?;
+            let digits = if word == name {
+                words.next()?
+            } else {
+                word.strip_prefix(name)?
+            };
+            u64::from_str_radix(digits, 16).ok()
+        };
+        let events = value("events:")?;
+        Some(Place {
+            set,
+            fd,
+            flags: EventFlags::from_bits_retain(events as u32),
+            data: value("data:")?,
+        })
+    });
+    places.collect()
+}
