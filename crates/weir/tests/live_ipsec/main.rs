@@ -1,7 +1,8 @@
 //! Two `weir ipsec` with a router between them, which sees what is on the wire.
 
+#[path = "../common/mod.rs"]
 mod common;
-#[path = "common/live.rs"]
+#[path = "../common/live.rs"]
 mod live;
 
 use common::{Folder, weir};
