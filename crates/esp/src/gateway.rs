@@ -60,6 +60,8 @@ pub struct Counters {
     pub keepalives_received: u64,
     /// Dummy packets received.
     pub dummies: u64,
+    /// SAs and policies of another program that are not used now.
+    pub refused: u64,
 }
 
 /// A tunnel and its outbound SA.
@@ -102,6 +104,7 @@ pub struct Gateway {
     limit: RateLimit,
     counters: Counters,
     seed: u64,
+    is_negotiated: bool,
 }
 
 impl Gateway {
@@ -130,8 +133,12 @@ impl Gateway {
             inbound: HashMap::new(),
             retired: Retired::default(),
             limit: RateLimit::new(),
-            counters: Counters::default(),
+            counters: Counters {
+                refused: config.refused.len() as u64,
+                ..Counters::default()
+            },
             seed,
+            is_negotiated: config.is_negotiated,
         };
         for sa in &config.sas {
             let wrong = || ConfigError::whole("a key has another length than its algorithm's");
@@ -165,14 +172,14 @@ impl Gateway {
         let seed = self.seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
         let mut new = Gateway::new(config, now, seed)?;
         let mut retired = self.retired.clone();
-        for sa in self.sides.iter().flat_map(|side| &side.outbound) {
-            let place = (sa.sequence, sa.iv_mask());
-            retired.outbound.insert(sa.common.fingerprint, place);
-        }
-        for Inbound { sa, .. } in self.inbound.values() {
-            retired.inbound.insert(sa.common.fingerprint, sa.sequence());
-        }
-        if retired.outbound.len().max(retired.inbound.len()) > RETIRED_MAX {
+        let current = self.current();
+        retired.outbound.extend(current.outbound);
+        retired.inbound.extend(current.inbound);
+        let is_full = retired.outbound.len().max(retired.inbound.len()) > RETIRED_MAX;
+        if is_full && config.is_negotiated {
+            // Those of SAs that are there now are enough: others do not come again.
+            retired = self.current();
+        } else if is_full {
             let message = format!("more than {RETIRED_MAX} keys since the start: start anew");
             return Err(ConfigError::whole(message));
         }
@@ -198,10 +205,32 @@ impl Gateway {
             }
         }
         new.retired = retired;
-        new.counters = self.counters;
+        new.counters = Counters {
+            refused: new.counters.refused,
+            ..self.counters
+        };
         new.limit = self.limit;
         *self = new;
         Ok(())
+    }
+
+    /// Where the keys of the SAs are that are there now.
+    fn current(&self) -> Retired {
+        let outbound = self.sides.iter().flat_map(|side| &side.outbound);
+        let inbound = self.inbound.values().map(|inbound| &inbound.sa);
+        Retired {
+            outbound: outbound
+                .map(|sa| (sa.common.fingerprint, (sa.sequence, sa.iv_mask())))
+                .collect(),
+            inbound: inbound
+                .map(|sa| (sa.common.fingerprint, sa.sequence()))
+                .collect(),
+        }
+    }
+
+    /// Whether the SAs are of a key exchange; see [`Config::is_negotiated`].
+    pub fn is_negotiated(&self) -> bool {
+        self.is_negotiated
     }
 
     /// The counts.

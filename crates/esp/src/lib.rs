@@ -19,6 +19,8 @@
 //! - [`policy`]: the security policy database (RFC 4301 §4.4.1).
 //! - [`gateway`]: all of it together.
 //! - [`config`]: the file `sa.toml`.
+//! - [`negotiated`]: a configuration of SAs and policies that another program
+//!   keeps; [`xfrm`]: the kernel's.
 //!
 //! # Invariants
 //!
@@ -39,10 +41,12 @@ pub mod config;
 pub mod gateway;
 mod icmp;
 mod ip;
+pub mod negotiated;
 pub mod policy;
 pub mod replay;
 pub mod sa;
 pub mod tunnel;
+pub mod xfrm;
 
 pub use config::{Config, ConfigError};
 pub use gateway::{Counters, Gateway, Inward, Outward};

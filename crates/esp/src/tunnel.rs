@@ -19,7 +19,7 @@ pub const MTU_MIN: usize = 1364;
 const TTL: u8 = 64;
 
 /// The content of an ESP packet.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Mode {
     /// A whole IP packet.
     Tunnel,

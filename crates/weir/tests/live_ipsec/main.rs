@@ -2,6 +2,7 @@
 
 #[path = "../common/mod.rs"]
 mod common;
+mod kernel;
 #[path = "../common/live.rs"]
 mod live;
 
