@@ -215,6 +215,8 @@ impl Stage for Ipsec {
         each("bypassed", counters.bypassed);
         each("fragmented", counters.fragmented);
         each("too_big", counters.too_big);
+        each("reassembled", counters.reassembled);
+        each("path_mtu_lowered", counters.path_mtu_lowered);
         each("keepalives_sent", counters.keepalives_sent);
         each("keepalives_received", counters.keepalives_received);
         each("dummies", counters.dummies);

@@ -17,6 +17,8 @@
 //! - [`tunnel`]: two ends and their outer header (RFC 4301 §5.1.2, RFC 6040, RFC
 //!   3948).
 //! - [`policy`]: the security policy database (RFC 4301 §4.4.1).
+//! - `reassembly`: ESP packets that the path has cut into fragments; `path_mtu`:
+//!   ICMP errors about ESP packets.
 //! - [`gateway`]: all of it together.
 //! - [`config`]: the file `sa.toml`.
 //! - [`negotiated`]: a configuration of SAs and policies that another program
@@ -32,9 +34,8 @@
 //! - Keys are erased when they are dropped, and no text shows one.
 //! - The crate is pure: time, random numbers and files' contents are passed in.
 //!
-//! Not here: reassembly of ESP packets that the path has fragmented (they are
-//! dropped and counted), path MTU discovery by ICMP about ESP packets,
-//! resynchronisation of extended sequence numbers (RFC 4303 appendix A3), AH, IKE.
+//! Not here: fragmentation of outer IPv6 headers at the source, resynchronisation
+//! of extended sequence numbers (RFC 4303 appendix A3), AH, IKE.
 
 pub mod algorithm;
 pub mod config;
@@ -42,7 +43,9 @@ pub mod gateway;
 mod icmp;
 mod ip;
 pub mod negotiated;
+mod path_mtu;
 pub mod policy;
+mod reassembly;
 pub mod replay;
 pub mod sa;
 pub mod tunnel;

@@ -81,9 +81,10 @@ impl Tunnel {
         ip + self.udp.map_or(0, |_| udp::Repr::LEN)
     }
 
-    /// The longest packet that fits through, in bytes; of tunnel mode.
-    pub fn inner_mtu(&self) -> usize {
-        payload_max(self.mtu - self.outer_len())
+    /// The longest packet that fits through a path of this MTU, in bytes; of tunnel
+    /// mode.
+    pub fn inner_mtu(&self, mtu: usize) -> usize {
+        payload_max(mtu.saturating_sub(self.outer_len()))
     }
 
     /// Writes the outer headers of `out`, where the ESP packet begins at

@@ -5,6 +5,7 @@ mod common;
 mod kernel;
 #[path = "../common/live.rs"]
 mod live;
+mod path;
 
 use common::{Folder, weir};
 use live::{Running, WAIT_MAX, ip};
