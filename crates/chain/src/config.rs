@@ -114,6 +114,13 @@ pub enum SaSource {
     File(String),
     /// The kernel's databases (XFRM).
     Kernel,
+    /// strongSwan on the same host.
+    Strongswan {
+        /// Its log, which has the keys.
+        log: String,
+        /// The socket of VICI, unless it is the usual one.
+        vici: Option<String>,
+    },
 }
 
 #[derive(Clone, Debug)]
@@ -258,6 +265,8 @@ struct IpsecTable {
     sa: Option<String>,
     #[serde(default)]
     kernel_sas: bool,
+    strongswan: Option<String>,
+    vici: Option<String>,
 }
 
 #[derive(Deserialize)]
@@ -438,12 +447,13 @@ impl StageConfig {
 }
 
 fn sa_source(table: IpsecTable, at: usize) -> Result<SaSource, ConfigError> {
-    match (table.sa, table.kernel_sas) {
-        (Some(file), false) => Ok(SaSource::File(file)),
-        (None, true) => Ok(SaSource::Kernel),
+    match (table.sa, table.kernel_sas, table.strongswan, table.vici) {
+        (Some(file), false, None, None) => Ok(SaSource::File(file)),
+        (None, true, None, None) => Ok(SaSource::Kernel),
+        (None, false, Some(log), vici) => Ok(SaSource::Strongswan { log, vici }),
         _ => {
-            let message =
-                "kind = \"ipsec\": write either `sa`, a file's name, or `kernel_sas = true`";
+            let message = "kind = \"ipsec\": write one of `sa`, a file's name, `kernel_sas = true`, or \
+                           `strongswan`, the name of its log, with `vici`";
             Err(ConfigError::new(at, message))
         }
     }

@@ -48,7 +48,9 @@ pub mod policy;
 mod reassembly;
 pub mod replay;
 pub mod sa;
+pub mod strongswan;
 pub mod tunnel;
+pub mod vici;
 pub mod xfrm;
 
 pub use config::{Config, ConfigError};

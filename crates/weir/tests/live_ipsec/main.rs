@@ -6,6 +6,7 @@ mod kernel;
 #[path = "../common/live.rs"]
 mod live;
 mod path;
+mod strongswan;
 
 use common::{Folder, weir};
 use live::{Running, WAIT_MAX, ip};

@@ -1,8 +1,9 @@
 //! `weir ipsec`: short for `weir run` with a stage `ipsec`; and the sources of its
-//! tunnels, SAs and policies: the file `sa.toml`, and the kernel.
+//! tunnels, SAs and policies: the file `sa.toml`, the kernel, and strongSwan.
 
 use super::kernel_sas::{self, KernelSas};
 use super::nat::quoted;
+use super::strongswan::{self, Strongswan};
 use super::{LiveArgs, Source, live, parse, print};
 use crate::config::{self, Wrong};
 use crate::error::{CliError, say};
@@ -36,8 +37,8 @@ const MTU_DEFAULT: usize = 1500;
 /// read it. SIGHUP has weir read it again: SAs that stay go on, without loss.
 /// With --kernel-sas the kernel's databases of SAs and policies (XFRM) take the
 /// place of the file, so that an IKE daemon such as strongSwan's makes both; weir
-/// follows what changes. Short for a configuration of `weir run`, which --print
-/// shows.
+/// follows what changes. --strongswan does so where the kernel has no ESP. Short
+/// for a configuration of `weir run`, which --print shows.
 #[derive(clap::Args, Debug)]
 #[command(after_help = "\
 Examples:
@@ -45,6 +46,7 @@ Examples:
   weir ipsec eth0 eth1 --sa sa.toml --check
   weir ipsec eth0 eth1 --sa sa.toml --stats-json -
   weir ipsec eth0 eth1 --kernel-sas
+  weir ipsec eth0 eth1 --strongswan /run/charon-keys.fifo
   weir ipsec eth0 eth1 --sa sa.toml --print > box.toml
 
 A tunnel, its SAs, and what it protects:
@@ -83,13 +85,24 @@ pub(crate) struct Args {
     inside: Vec<String>,
 
     /// The tunnels, their SAs with keys, and the policies
-    #[arg(long, value_name = "FILE", required_unless_present = "kernel_sas")]
+    #[arg(long, value_name = "FILE", 
+          required_unless_present_any = ["kernel_sas", "strongswan"])]
     sa: Option<PathBuf>,
 
     /// Follow the kernel's SAs and policies, as an IKE daemon puts them there; the
     /// host keeps the frames of IKE
-    #[arg(long, conflicts_with = "sa")]
+    #[arg(long, conflicts_with_all = ["sa", "strongswan"])]
     kernel_sas: bool,
+
+    /// Follow the CHILD_SAs of strongSwan on this host, on kernels without ESP: by
+    /// VICI, and by the keys that its log has at level 4 of `chd`. FILE is that log,
+    /// best a FIFO; the host keeps the frames of IKE
+    #[arg(long, value_name = "FILE", conflicts_with = "sa")]
+    strongswan: Option<PathBuf>,
+
+    /// The socket of VICI
+    #[arg(long, value_name = "PATH", requires = "strongswan", default_value = strongswan::VICI)]
+    vici: String,
 
     /// Only print the configuration for `weir run`
     #[arg(long)]
@@ -124,9 +137,14 @@ fn text(args: &Args) -> Result<String, CliError> {
             "{option}: write a file's name in UTF-8"
         ))),
     };
-    let source = match &args.sa {
-        Some(file) => format!("sa = {}", name(file, "--sa")?),
-        None => "kernel_sas = true".to_owned(),
+    let source = match (&args.sa, &args.strongswan) {
+        (Some(file), _) => format!("sa = {}", name(file, "--sa")?),
+        (None, Some(log)) => format!(
+            "strongswan = {}\nvici = {}",
+            name(log, "--strongswan")?,
+            quoted(&args.vici)
+        ),
+        (None, None) => "kernel_sas = true".to_owned(),
     };
     let mut text = String::new();
     let outside = quoted(&args.outside);
@@ -146,6 +164,7 @@ fn text(args: &Args) -> Result<String, CliError> {
 pub(super) enum Sas {
     File(SaFile),
     Kernel(KernelSas),
+    Strongswan(Strongswan),
 }
 
 impl Sas {
@@ -158,6 +177,12 @@ impl Sas {
         let reload = Reload::default();
         Some(match config.sa_source()? {
             SaSource::Kernel => Sas::Kernel(KernelSas { mtu, reload }),
+            SaSource::Strongswan { log, vici } => Sas::Strongswan(Strongswan {
+                log: directory.join(log),
+                vici: vici.as_deref().unwrap_or(strongswan::VICI).into(),
+                mtu,
+                reload,
+            }),
             SaSource::File(file) => {
                 let configured = links.iter().flat_map(|link| &link.addresses);
                 let all = own.iter().chain(configured);
@@ -189,6 +214,7 @@ impl Sas {
         match self {
             Sas::File(file) => file.read(),
             Sas::Kernel(kernel) => kernel.read(),
+            Sas::Strongswan(strongswan) => strongswan.read(),
         }
     }
 
@@ -197,6 +223,7 @@ impl Sas {
         match self {
             Sas::File(file) => file.reload.clone(),
             Sas::Kernel(kernel) => kernel.reload.clone(),
+            Sas::Strongswan(strongswan) => strongswan.reload.clone(),
         }
     }
 
@@ -210,6 +237,7 @@ impl Sas {
         match self {
             Sas::File(file) => Rereader::watch(file).map(Some),
             Sas::Kernel(kernel) => kernel.watch().map(|()| None),
+            Sas::Strongswan(strongswan) => strongswan.watch().map(|()| None),
         }
     }
 }

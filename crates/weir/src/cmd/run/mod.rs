@@ -10,6 +10,7 @@ pub(crate) mod nat;
 mod report;
 mod servers;
 mod state;
+mod strongswan;
 
 use crate::cmd::meter::forwarding::{self as meter, Links, MeterArgs, Metering, View};
 use crate::cmd::supervisor::{self, Supervised};
@@ -297,7 +298,7 @@ fn print(source: &Source) -> Result<(), CliError> {
     let has_sas = match config.sa_source() {
         None => true,
         Some(SaSource::File(file)) => Path::new(file).exists(),
-        Some(SaSource::Kernel) => false,
+        Some(SaSource::Kernel | SaSource::Strongswan { .. }) => false,
     };
     if has_sas {
         checked_chain(source, &config, own.as_deref(), Path::new(""))?;
