@@ -21,7 +21,7 @@ use serde::Deserialize;
 use std::net::{Ipv4Addr, SocketAddr};
 use toml::Spanned;
 use toml::de::{DeTable, DeValue, Deserializer};
-use weir_chain::config::{ConfigError, Context, StageConfig};
+use weir_chain::config::{ConfigError, Context, SaSource, StageConfig};
 use weir_chain::{Chain, STAGES_MAX};
 use weir_filter::lang::expr::Names;
 
@@ -131,9 +131,9 @@ impl BoxConfig {
         })
     }
 
-    /// The file of tunnels, SAs and policies, if a stage is `ipsec`.
-    pub fn sa_file(&self) -> Option<&str> {
-        self.stages.iter().find_map(StageConfig::sa_file)
+    /// The source of tunnels, SAs and policies, if a stage is `ipsec`.
+    pub fn sa_source(&self) -> Option<&SaSource> {
+        self.stages.iter().find_map(StageConfig::sa_source)
     }
 
     /// Whether a stage translates addresses.
@@ -143,7 +143,7 @@ impl BoxConfig {
 
     /// Whether a frame of the outside has a subscriber's address only behind the stages.
     pub fn hides_inside(&self) -> bool {
-        self.translates() || self.sa_file().is_some()
+        self.translates() || self.sa_source().is_some()
     }
 
     /// Gives the outside link, which has `own` addresses (with prefix lengths),
@@ -273,7 +273,7 @@ fn read_stages(
 /// but ESP.
 fn check_ipsec(stages: &[StageConfig]) -> Result<(), ConfigError> {
     let before = stages.split_last().map_or(&[][..], |(_, before)| before);
-    match before.iter().find(|stage| stage.sa_file().is_some()) {
+    match before.iter().find(|stage| stage.sa_source().is_some()) {
         Some(stage) => Err(wrong(
             Some(stage.at()),
             "kind = \"ipsec\": it must be the last stage, and there may be one".into(),

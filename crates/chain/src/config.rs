@@ -104,8 +104,23 @@ enum Kind {
     Police(Police),
     Nat(Box<NatConfig>),
     Balance(Box<Balanced>),
-    /// The name of the file `sa.toml`.
-    Ipsec(String),
+    Ipsec(SaSource),
+}
+
+/// The source of a stage's tunnels, SAs and policies.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum SaSource {
+    /// The file `sa.toml` of this name.
+    File(String),
+    /// The kernel's databases (XFRM).
+    Kernel,
+    /// strongSwan on the same host.
+    Strongswan {
+        /// Its log, which has the keys.
+        log: String,
+        /// The socket of VICI, unless it is the usual one.
+        vici: Option<String>,
+    },
 }
 
 #[derive(Clone, Debug)]
@@ -126,7 +141,7 @@ pub struct Context<'a> {
     pub epoch: u64,
     /// The addresses of the outside link: the default pool.
     pub outside: &'a [Ipv4Addr],
-    /// The content of the file of a stage `ipsec`, and the source of its changes.
+    /// What the source of a stage `ipsec` has, and the source of its changes.
     pub ipsec: Option<(&'a weir_esp::Config, ipsec::Reload)>,
 }
 
@@ -247,7 +262,11 @@ struct HttpTable {
 struct IpsecTable {
     #[serde(rename = "kind")]
     _kind: String,
-    sa: String,
+    sa: Option<String>,
+    #[serde(default)]
+    kernel_sas: bool,
+    strongswan: Option<String>,
+    vici: Option<String>,
 }
 
 #[derive(Deserialize)]
@@ -301,7 +320,10 @@ impl StageConfig {
                 (Kind::Balance(Box::new(balanced)), filter)
             }
             // No filter: what it would not select would be unprotected.
-            "ipsec" => (Kind::Ipsec(IpsecTable::deserialize(read)?.sa), None),
+            "ipsec" => (
+                Kind::Ipsec(sa_source(IpsecTable::deserialize(read)?, at)?),
+                None,
+            ),
             other => {
                 let message = format!("kind = \"{other}\": write {KINDS}");
                 return Err(ConfigError::new(head.kind.span().start, message));
@@ -336,10 +358,10 @@ impl StageConfig {
         forwards.iter().map(|forward| forward.outside.0)
     }
 
-    /// The file of tunnels, SAs and policies of a stage `ipsec`; `None` of others.
-    pub fn sa_file(&self) -> Option<&str> {
+    /// The source of tunnels, SAs and policies of a stage `ipsec`; `None` of others.
+    pub fn sa_source(&self) -> Option<&SaSource> {
         match &self.kind {
-            Kind::Ipsec(file) => Some(file),
+            Kind::Ipsec(source) => Some(source),
             _ => None,
         }
     }
@@ -411,9 +433,9 @@ impl StageConfig {
                 let balance = balance.map_err(wrong)?;
                 Box::new(balance.reloaded_by(balanced.reload.clone()))
             }
-            Kind::Ipsec(file) => {
+            Kind::Ipsec(_) => {
                 let Some((config, reload)) = &context.ipsec else {
-                    let message = format!("sa = \"{file}\": the file was not read");
+                    let message = "the SAs were not read";
                     return Err(ConfigError::new(self.at, message));
                 };
                 let made = Ipsec::new(config, reload.clone(), context.seed);
@@ -421,6 +443,19 @@ impl StageConfig {
             }
         };
         Ok((stage, self.program.clone()))
+    }
+}
+
+fn sa_source(table: IpsecTable, at: usize) -> Result<SaSource, ConfigError> {
+    match (table.sa, table.kernel_sas, table.strongswan, table.vici) {
+        (Some(file), false, None, None) => Ok(SaSource::File(file)),
+        (None, true, None, None) => Ok(SaSource::Kernel),
+        (None, false, Some(log), vici) => Ok(SaSource::Strongswan { log, vici }),
+        _ => {
+            let message = "kind = \"ipsec\": write one of `sa`, a file's name, `kernel_sas = true`, or \
+                           `strongswan`, the name of its log, with `vici`";
+            Err(ConfigError::new(at, message))
+        }
     }
 }
 

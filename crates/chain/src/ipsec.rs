@@ -13,9 +13,21 @@ use crate::layers::ETHERNET;
 use crate::packet::Packet;
 use crate::reload::RELOAD_INTERVAL;
 use crate::stage::Stage;
+use std::collections::VecDeque;
 use weir_esp::{Config, ConfigError, Gateway, Inward, Outward};
 use weir_wire::EtherType;
 use weir_wire::field::read_u16;
+
+/// Packets of an SPI that is not known yet, at most; the oldest one gives way.
+const WAITING_MAX: usize = 256;
+
+/// Time for which such a packet waits for its SA, in ns: a peer uses an SA as soon
+/// as it has the last message of the key exchange, and the daemon's news of it are
+/// on their way then.
+const WAIT: u64 = 250_000_000;
+
+/// Interval at which a new configuration is looked for while packets wait, in ns.
+const WAITING_INTERVAL: u64 = 1_000_000;
 
 /// Where another thread puts a new configuration for a running stage.
 pub type Reload = crate::Reload<Config>;
@@ -28,6 +40,10 @@ pub struct Ipsec {
     reloads_refused: u64,
     /// When a new configuration is looked for next.
     look_at: u64,
+    /// Packets of an SPI that is not known yet, and when they came.
+    waiting: VecDeque<(u64, Vec<u8>)>,
+    waited: u64,
+    waited_in_vain: u64,
 }
 
 impl Ipsec {
@@ -42,7 +58,54 @@ impl Ipsec {
             reloads: 0,
             reloads_refused: 0,
             look_at: 0,
+            waiting: VecDeque::new(),
+            waited: 0,
+            waited_in_vain: 0,
         })
+    }
+
+    /// Takes the new configuration, if there is one.
+    fn look(&mut self, now: u64) {
+        self.look_at = now.saturating_add(RELOAD_INTERVAL);
+        if let Some(config) = self.reload.take() {
+            match self.gateway.reload(&config, now) {
+                Ok(()) => self.reloads += 1,
+                Err(_) => self.reloads_refused += 1,
+            }
+        }
+    }
+
+    /// Processes a packet that enters. If its SPI is not known and a key exchange
+    /// may just have made its SA, it waits.
+    fn enter(&mut self, now: u64, packet: &mut [u8]) -> Inward {
+        let entered = self.gateway.inward(now, packet);
+        if entered != Inward::Drop("no-sa") || !self.gateway.is_negotiated() {
+            return entered;
+        }
+        if self.waiting.len() == WAITING_MAX {
+            self.waiting.pop_front();
+            self.waited_in_vain += 1;
+        }
+        self.waiting.push_back((now, packet.to_vec()));
+        self.waited += 1;
+        self.look_at = now;
+        Inward::Consumed
+    }
+
+    /// Tries the packets that wait, in order.
+    fn try_waiting(&mut self, now: u64, output: &mut Output) {
+        for (came, mut packet) in std::mem::take(&mut self.waiting) {
+            match self.gateway.inward(now, &mut packet) {
+                Inward::Opened(inner) => output.send(Direction::Inward, frame(&inner)),
+                Inward::Drop("no-sa") if now.saturating_sub(came) < WAIT => {
+                    self.waiting.push_back((came, packet));
+                }
+                _ => self.waited_in_vain += 1,
+            }
+        }
+        if !self.waiting.is_empty() {
+            self.look_at = now.saturating_add(WAITING_INTERVAL);
+        }
     }
 }
 
@@ -115,8 +178,7 @@ impl Stage for Ipsec {
                     continue;
                 }
             };
-            let gateway = &mut self.gateway;
-            match packet.raw(|bytes| gateway.inward(now, &mut bytes[at..])) {
+            match packet.raw(|bytes| self.enter(now, &mut bytes[at..])) {
                 Inward::Pass => {}
                 Inward::Opened(inner) => {
                     let mut opened = frame(&inner);
@@ -131,13 +193,8 @@ impl Stage for Ipsec {
 
     fn poll(&mut self, now: u64, output: &mut Output) {
         if now >= self.look_at {
-            self.look_at = now.saturating_add(RELOAD_INTERVAL);
-            if let Some(config) = self.reload.take() {
-                match self.gateway.reload(&config, now) {
-                    Ok(()) => self.reloads += 1,
-                    Err(_) => self.reloads_refused += 1,
-                }
-            }
+            self.look(now);
+            self.try_waiting(now, output);
         }
         for packet in self.gateway.poll(now) {
             output.route(frame(&packet));
@@ -158,11 +215,16 @@ impl Stage for Ipsec {
         each("bypassed", counters.bypassed);
         each("fragmented", counters.fragmented);
         each("too_big", counters.too_big);
+        each("reassembled", counters.reassembled);
+        each("path_mtu_lowered", counters.path_mtu_lowered);
         each("keepalives_sent", counters.keepalives_sent);
         each("keepalives_received", counters.keepalives_received);
         each("dummies", counters.dummies);
         each("reloads", self.reloads);
         each("reloads_refused", self.reloads_refused);
+        each("refused", counters.refused);
+        each("waited", self.waited);
+        each("waited_in_vain", self.waited_in_vain);
     }
 
     fn may_bypass(&self) -> bool {

@@ -172,3 +172,77 @@ fn a_new_configuration_is_taken_while_it_runs() {
         Fate::Pass
     );
 }
+
+/// A chain whose SAs are of a key exchange, with SPIs from this one on.
+fn negotiated(which: usize, key: u8, spi: u32) -> Config {
+    let mut config = config(which, key);
+    config.is_negotiated = true;
+    for number in 0..2 {
+        config.sas[number].sa.spi = spi + number as u32;
+    }
+    config
+}
+
+fn counter(chain: &Chain, wanted: &str) -> u64 {
+    let mut found = 0;
+    let (stage, _) = chain.stages().next().unwrap();
+    stage.counters(&mut |name, value| {
+        if name == wanted {
+            found = value;
+        }
+    });
+    found
+}
+
+/// A peer may use an SA before its news have come: the packet waits, but not for long.
+#[test]
+fn a_packet_waits_for_the_sa_of_a_key_exchange() {
+    let reload = Reload::default();
+    let of = |config: &Config| {
+        let stage = Ipsec::new(config, reload.clone(), 4).unwrap();
+        Chain::new(vec![(Box::new(stage), None)], 1).unwrap()
+    };
+    let mut a = of(&negotiated(0, 9, 500));
+    let mut b = of(&negotiated(1, 1, 300));
+    let plain = frame(100, 0, 7);
+    let mut sealed = || {
+        run(&mut a, Direction::Outward, plain.clone());
+        routed(&mut a).remove(0)
+    };
+    let (first, late) = (sealed(), sealed());
+    assert_eq!(run(&mut b, Direction::Inward, first).0, Fate::Taken);
+    b.poll(0);
+    assert!(b.take_sent().is_empty());
+    reload.put(negotiated(1, 9, 500));
+    b.poll(b.next_deadline().unwrap());
+    let sent = b.take_sent();
+    let [sent] = &sent[..] else {
+        panic!("{sent:?}")
+    };
+    let SentFrame::Made(opened) = &sent.frame else {
+        panic!("{sent:?}")
+    };
+    assert_eq!(
+        (sent.direction, &opened[12..]),
+        (Direction::Inward, &plain[12..])
+    );
+    assert_eq!(
+        (counter(&b, "waited"), counter(&b, "waited_in_vain")),
+        (1, 0)
+    );
+    // Another one, whose SA never comes; and a flood.
+    let mut c = of(&negotiated(1, 1, 300));
+    for _ in 0..400 {
+        assert_eq!(run(&mut c, Direction::Inward, late.clone()).0, Fate::Taken);
+    }
+    assert_eq!(counter(&c, "waited_in_vain"), 400 - 256);
+    c.poll(1_000_000_000);
+    assert_eq!(counter(&c, "waited_in_vain"), 400);
+    // Static keys: nothing is to be waited for.
+    let mut fixed = of(&config(1, 1));
+    let unknown = sealed();
+    assert_eq!(
+        run(&mut fixed, Direction::Inward, unknown).0,
+        Fate::Drop("no-sa")
+    );
+}

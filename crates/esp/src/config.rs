@@ -112,6 +112,11 @@ pub struct Config {
     pub sas: Vec<SaEntry>,
     /// The policies, in order.
     pub policies: Vec<Policy>,
+    /// Whether keys are made by a key exchange, so that none comes again long after its SA went, and so that
+    /// packets may come just before their SA is known.
+    pub is_negotiated: bool,
+    /// What of another program's SAs and policies is not used, with the reason.
+    pub refused: Vec<String>,
 }
 
 #[derive(Deserialize)]

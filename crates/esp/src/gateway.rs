@@ -3,8 +3,10 @@
 use crate::config::{Config, ConfigError, Direction};
 use crate::icmp::{self, RateLimit};
 use crate::ip::{self, ESP, Headers};
+use crate::path_mtu::{self, Report};
 use crate::policy::{Action, Decision, Policies};
-use crate::sa::{InboundSa, Opened, OutboundSa};
+use crate::reassembly::{Reassembled, Reassembly};
+use crate::sa::{InboundSa, Opened, OutboundSa, payload_max};
 use crate::tunnel::{Mode, Tunnel, decapsulate_ecn};
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -60,6 +62,12 @@ pub struct Counters {
     pub keepalives_received: u64,
     /// Dummy packets received.
     pub dummies: u64,
+    /// Packets made whole again of fragments.
+    pub reassembled: u64,
+    /// ICMP errors by which a lower MTU of a path became known.
+    pub path_mtu_lowered: u64,
+    /// SAs and policies of another program that are not used now.
+    pub refused: u64,
 }
 
 /// A tunnel and its outbound SA.
@@ -70,6 +78,25 @@ struct Side {
     id: u16,
     /// When something was last sent.
     sent_at: u64,
+    /// The MTU of the path that an ICMP error has reported, and until when it
+    /// counts.
+    reported: Option<(usize, u64)>,
+}
+
+impl Side {
+    /// The MTU of the path.
+    fn mtu(&self, now: u64) -> usize {
+        match self.reported {
+            Some((mtu, until)) if now < until => mtu.min(self.tunnel.mtu),
+            _ => self.tunnel.mtu,
+        }
+    }
+
+    /// Whether the ends are the same.
+    fn has_ends_of(&self, other: &Side) -> bool {
+        let ends = |it: &Side| (it.tunnel.local, it.tunnel.remote, it.tunnel.udp);
+        ends(self) == ends(other)
+    }
 }
 
 /// An inbound SA and the number of its tunnel.
@@ -77,6 +104,9 @@ struct Inbound {
     sa: InboundSa,
     tunnel: usize,
 }
+
+/// MTU that every link of IPv6 has, in bytes (RFC 8200 §5).
+const IPV6_MTU_MIN: usize = 1280;
 
 /// Number of keys without an SA that a gateway remembers, at most.
 pub const RETIRED_MAX: usize = 65_536;
@@ -99,9 +129,11 @@ pub struct Gateway {
     locals: Vec<IpAddr>,
     inbound: HashMap<u32, Inbound>,
     retired: Retired,
+    reassembly: Reassembly,
     limit: RateLimit,
     counters: Counters,
     seed: u64,
+    is_negotiated: bool,
 }
 
 impl Gateway {
@@ -122,6 +154,7 @@ impl Gateway {
             outbound: Vec::new(),
             id: seed as u16,
             sent_at: now,
+            reported: None,
         });
         let mut gateway = Gateway {
             policies,
@@ -129,9 +162,14 @@ impl Gateway {
             locals,
             inbound: HashMap::new(),
             retired: Retired::default(),
+            reassembly: Reassembly::default(),
             limit: RateLimit::new(),
-            counters: Counters::default(),
+            counters: Counters {
+                refused: config.refused.len() as u64,
+                ..Counters::default()
+            },
             seed,
+            is_negotiated: config.is_negotiated,
         };
         for sa in &config.sas {
             let wrong = || ConfigError::whole("a key has another length than its algorithm's");
@@ -165,14 +203,14 @@ impl Gateway {
         let seed = self.seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
         let mut new = Gateway::new(config, now, seed)?;
         let mut retired = self.retired.clone();
-        for sa in self.sides.iter().flat_map(|side| &side.outbound) {
-            let place = (sa.sequence, sa.iv_mask());
-            retired.outbound.insert(sa.common.fingerprint, place);
-        }
-        for Inbound { sa, .. } in self.inbound.values() {
-            retired.inbound.insert(sa.common.fingerprint, sa.sequence());
-        }
-        if retired.outbound.len().max(retired.inbound.len()) > RETIRED_MAX {
+        let current = self.current();
+        retired.outbound.extend(current.outbound);
+        retired.inbound.extend(current.inbound);
+        let is_full = retired.outbound.len().max(retired.inbound.len()) > RETIRED_MAX;
+        if is_full && config.is_negotiated {
+            // Those of SAs that are there now are enough: others do not come again.
+            retired = self.current();
+        } else if is_full {
             let message = format!("more than {RETIRED_MAX} keys since the start: start anew");
             return Err(ConfigError::whole(message));
         }
@@ -197,11 +235,38 @@ impl Gateway {
                 }
             }
         }
+        for side in &mut new.sides {
+            let old = self.sides.iter().find(|old| old.has_ends_of(side));
+            side.reported = old.and_then(|old| old.reported);
+        }
+        new.reassembly = std::mem::take(&mut self.reassembly);
         new.retired = retired;
-        new.counters = self.counters;
+        new.counters = Counters {
+            refused: new.counters.refused,
+            ..self.counters
+        };
         new.limit = self.limit;
         *self = new;
         Ok(())
+    }
+
+    /// Where the keys of the SAs are that are there now.
+    fn current(&self) -> Retired {
+        let outbound = self.sides.iter().flat_map(|side| &side.outbound);
+        let inbound = self.inbound.values().map(|inbound| &inbound.sa);
+        Retired {
+            outbound: outbound
+                .map(|sa| (sa.common.fingerprint, (sa.sequence, sa.iv_mask())))
+                .collect(),
+            inbound: inbound
+                .map(|sa| (sa.common.fingerprint, sa.sequence()))
+                .collect(),
+        }
+    }
+
+    /// Whether the SAs are of a key exchange; see [`Config::is_negotiated`].
+    pub fn is_negotiated(&self) -> bool {
+        self.is_negotiated
     }
 
     /// The counts.
@@ -274,22 +339,41 @@ impl Gateway {
     }
 
     fn protect(&mut self, now: u64, tunnel: usize, headers: &Headers, packet: &[u8]) -> Outward {
-        let side = &mut self.sides[tunnel];
-        let inner_mtu = side.tunnel.inner_mtu();
-        if side.tunnel.mode == Mode::Transport {
-            return self.seal(now, tunnel, headers, &[packet]);
-        }
+        let side = &self.sides[tunnel];
+        let mtu = side.mtu(now);
+        let inner_mtu = match side.tunnel.mode {
+            Mode::Tunnel => side.tunnel.inner_mtu(mtu),
+            Mode::Transport => headers.payload + payload_max(mtu.saturating_sub(headers.payload)),
+        };
         if packet.len() <= inner_mtu {
             return self.seal(now, tunnel, headers, &[packet]);
         }
+        if headers.is_v6 && packet.len() <= IPV6_MTU_MIN {
+            // Every link of IPv6 carries it: routers of IPv4 may cut the ESP packet.
+            let headers = Headers {
+                dont_fragment: false,
+                ..*headers
+            };
+            return self.seal(now, tunnel, &headers, &[packet]);
+        }
         if headers.dont_fragment {
+            let local = side.tunnel.local;
+            let inner_mtu = if headers.is_v6 {
+                inner_mtu.max(IPV6_MTU_MIN)
+            } else {
+                inner_mtu
+            };
             let error = if self.limit.take(now) {
-                icmp::too_big(packet, headers, inner_mtu, side.tunnel.local)
+                icmp::too_big(packet, headers, inner_mtu, local)
             } else {
                 None
             };
             self.counters.too_big += u64::from(error.is_some());
             return Outward::Drop("too-big", error);
+        }
+        if side.tunnel.mode == Mode::Transport {
+            // Routers cut the ESP packet (RFC 4303 §3.3.4).
+            return self.seal(now, tunnel, headers, &[packet]);
         }
         let pieces = ip::fragments(packet, headers, inner_mtu);
         let pieces: Vec<&[u8]> = pieces.iter().map(Vec::as_slice).collect();
@@ -355,7 +439,68 @@ impl Gateway {
         if headers.is_discovery(packet) {
             return Inward::Pass;
         }
-        if let Some(at) = self.esp_at(&headers, packet) {
+        let Some(fragment) = headers.fragment.filter(|_| self.is_of_peer(&headers)) else {
+            return self.whole_inward(now, &headers, packet);
+        };
+        match self.reassembly.add(now, &headers, &fragment, packet) {
+            Reassembled::Waits => Inward::Consumed,
+            Reassembled::Drop(reason) => Inward::Drop(reason),
+            Reassembled::Whole(mut whole) => {
+                self.counters.reassembled += 1;
+                let Some(headers) = Headers::of(&whole) else {
+                    return Inward::Drop("malformed");
+                };
+                match self.whole_inward(now, &headers, &mut whole) {
+                    Inward::Pass => Inward::Opened(whole),
+                    other => other,
+                }
+            }
+        }
+    }
+
+    /// Whether a fragment may be one of an ESP packet from a peer.
+    fn is_of_peer(&self, headers: &Headers) -> bool {
+        self.locals.contains(&headers.dst)
+            && self.sides.iter().any(|Side { tunnel, .. }| {
+                let protocol = if tunnel.udp.is_some() {
+                    Protocol::UDP
+                } else {
+                    ESP
+                };
+                (tunnel.remote, tunnel.local) == (headers.src, headers.dst)
+                    && headers.protocol == protocol
+            })
+    }
+
+    /// Notes the MTU that an ICMP error reports; returns whether the error is
+    /// about an ESP packet of ours.
+    fn note_mtu(&mut self, now: u64, report: &Report) -> bool {
+        let sides = self.sides.iter_mut().filter(|side| {
+            let ports = side.tunnel.udp.map(|udp| (udp.local, udp.remote));
+            (side.tunnel.local, side.tunnel.remote, ports)
+                == (report.local, report.remote, report.ports)
+                && side.outbound.iter().any(|sa| sa.spi() == report.spi)
+        });
+        let mut is_ours = false;
+        for side in sides {
+            is_ours = true;
+            if report.mtu < side.mtu(now) {
+                side.reported = Some((report.mtu, now.saturating_add(path_mtu::BELIEVED)));
+                self.counters.path_mtu_lowered += 1;
+            }
+        }
+        is_ours
+    }
+
+    /// Processes a packet that enters and is none of a peer's fragments.
+    fn whole_inward(&mut self, now: u64, headers: &Headers, packet: &mut [u8]) -> Inward {
+        if self.locals.contains(&headers.dst)
+            && let Some(report) = path_mtu::report(headers, packet)
+            && self.note_mtu(now, &report)
+        {
+            return Inward::Consumed;
+        }
+        if let Some(at) = self.esp_at(headers, packet) {
             if headers.fragment.is_some() {
                 return Inward::Drop("esp-fragment");
             }
@@ -366,7 +511,7 @@ impl Gateway {
                     return Inward::Consumed;
                 }
             };
-            return match self.open(now, &headers, packet, at) {
+            return match self.open(now, headers, packet, at) {
                 Ok(Some(inner)) => {
                     self.counters.opened += 1;
                     self.counters.opened_bytes += inner.len() as u64;
@@ -379,7 +524,7 @@ impl Gateway {
                 Err(reason) => Inward::Drop(reason),
             };
         }
-        match self.policies.decide(now, Direction::In, &headers, packet) {
+        match self.policies.decide(now, Direction::In, headers, packet) {
             Decision::By(Action::Bypass) => {
                 self.counters.bypassed += 1;
                 Inward::Pass

@@ -34,6 +34,15 @@ pub(crate) struct Headers {
 pub(crate) struct Fragment {
     pub(crate) id: u32,
     pub(crate) is_first: bool,
+    /// Offset of its data in the whole, in bytes.
+    pub(crate) offset: usize,
+    /// Whether it is not the last one.
+    pub(crate) more: bool,
+    /// Where its data begins in the packet.
+    pub(crate) data: usize,
+    /// Of IPv6: where the fragment header is, and the byte that says so.
+    pub(crate) header: usize,
+    pub(crate) named_at: usize,
 }
 
 impl Headers {
@@ -65,6 +74,11 @@ impl Headers {
             fragment: is_fragment.then(|| Fragment {
                 id: view.identification().into(),
                 is_first: offset == 0,
+                offset: usize::from(read_u16(packet, 6) & 0x1fff) * 8,
+                more: view.more_fragments(),
+                data: header,
+                header: 0,
+                named_at: 0,
             }),
             dont_fragment: packet[6] & 0x40 != 0,
         })
@@ -92,6 +106,7 @@ impl Headers {
     }
 
     fn skip_extensions(&mut self, packet: &[u8]) -> Option<()> {
+        let mut named_at = 6;
         for _ in 0..EXTENSIONS_MAX {
             let at = self.payload;
             let len = match self.protocol {
@@ -103,6 +118,11 @@ impl Headers {
                     self.fragment = Some(Fragment {
                         id: header.identification,
                         is_first: header.offset == 0,
+                        offset: header.offset,
+                        more: header.more,
+                        data: at + ipv6::FragmentRepr::LEN,
+                        header: at,
+                        named_at,
                     });
                     8
                 }
@@ -110,6 +130,7 @@ impl Headers {
             };
             self.protocol = Protocol(*packet.get(at)?);
             self.payload = at + len;
+            named_at = at;
             if self.payload > packet.len() {
                 return None;
             }

@@ -17,8 +17,12 @@
 //! - [`tunnel`]: two ends and their outer header (RFC 4301 §5.1.2, RFC 6040, RFC
 //!   3948).
 //! - [`policy`]: the security policy database (RFC 4301 §4.4.1).
+//! - `reassembly`: ESP packets that the path has cut into fragments; `path_mtu`:
+//!   ICMP errors about ESP packets.
 //! - [`gateway`]: all of it together.
 //! - [`config`]: the file `sa.toml`.
+//! - [`negotiated`]: a configuration of SAs and policies that another program
+//!   keeps; [`xfrm`]: the kernel's.
 //!
 //! # Invariants
 //!
@@ -30,19 +34,24 @@
 //! - Keys are erased when they are dropped, and no text shows one.
 //! - The crate is pure: time, random numbers and files' contents are passed in.
 //!
-//! Not here: reassembly of ESP packets that the path has fragmented (they are
-//! dropped and counted), path MTU discovery by ICMP about ESP packets,
-//! resynchronisation of extended sequence numbers (RFC 4303 appendix A3), AH, IKE.
+//! Not here: fragmentation of outer IPv6 headers at the source, resynchronisation
+//! of extended sequence numbers (RFC 4303 appendix A3), AH, IKE.
 
 pub mod algorithm;
 pub mod config;
 pub mod gateway;
 mod icmp;
 mod ip;
+pub mod negotiated;
+mod path_mtu;
 pub mod policy;
+mod reassembly;
 pub mod replay;
 pub mod sa;
+pub mod strongswan;
 pub mod tunnel;
+pub mod vici;
+pub mod xfrm;
 
 pub use config::{Config, ConfigError};
 pub use gateway::{Counters, Gateway, Inward, Outward};

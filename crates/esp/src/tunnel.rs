@@ -19,7 +19,7 @@ pub const MTU_MIN: usize = 1364;
 const TTL: u8 = 64;
 
 /// The content of an ESP packet.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Mode {
     /// A whole IP packet.
     Tunnel,
@@ -81,9 +81,10 @@ impl Tunnel {
         ip + self.udp.map_or(0, |_| udp::Repr::LEN)
     }
 
-    /// The longest packet that fits through, in bytes; of tunnel mode.
-    pub fn inner_mtu(&self) -> usize {
-        payload_max(self.mtu - self.outer_len())
+    /// The longest packet that fits through a path of this MTU, in bytes; of tunnel
+    /// mode.
+    pub fn inner_mtu(&self, mtu: usize) -> usize {
+        payload_max(mtu.saturating_sub(self.outer_len()))
     }
 
     /// Writes the outer headers of `out`, where the ESP packet begins at

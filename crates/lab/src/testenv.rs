@@ -188,7 +188,7 @@ pub(crate) fn find(name: &str) -> Option<PathBuf> {
 }
 
 /// Debian packages of programs, where the names differ.
-const PACKAGES: [(&str, &str); 25] = [
+const PACKAGES: [(&str, &str); 26] = [
     ("bird", "bird2"),
     ("birdc", "bird2"),
     ("bridge", "iproute2"),
@@ -210,6 +210,7 @@ const PACKAGES: [(&str, &str); 25] = [
     ("redis-cli", "redis-tools"),
     ("setpriv", "util-linux"),
     ("ss", "iproute2"),
+    ("swanctl", "strongswan-swanctl"),
     ("sysctl", "procps"),
     ("turnserver", "coturn"),
     ("turnutils_natdiscovery", "coturn"),

@@ -18,6 +18,7 @@ mod sockopt;
 mod tap;
 pub(crate) mod veth;
 mod write_batch;
+mod xfrm;
 
 pub use ethtool::{Feature, driver};
 pub use features::Features;
@@ -36,3 +37,4 @@ pub use routes::{Route, RouteEvent, RouteHop, RouteKind, RouteMonitor};
 pub(crate) use sockopt::set_option;
 pub use tap::{Tap, TapGso, TapHeader};
 pub use write_batch::{RING_ENTRIES, WriteBatch};
+pub use xfrm::{XfrmMessage, XfrmMonitor, XfrmNews};

@@ -5,7 +5,7 @@
 //! is not private is a reply, and goes through the chain as it would come to
 //! the outside, with the address that the flow was translated to.
 
-use super::ipsec::SaFile;
+use super::ipsec::Sas;
 use super::{Source, chain};
 use crate::error::CliError;
 use crate::input::capture_file;
@@ -64,8 +64,8 @@ pub(super) fn explain(
     own: &[String],
     (path, directory): (&Path, &Path),
 ) -> Result<(), CliError> {
-    let sa_file = SaFile::of(config, own, directory);
-    let chain = chain(source, config, own, sa_file.as_ref(), Instant::now())?;
+    let sas = Sas::of(config, own, directory);
+    let chain = chain(source, config, own, sas.as_ref(), Instant::now())?;
     let kinds = chain.stages().map(|(stage, _)| stage.kind()).collect();
     let mut explained = Explained {
         chain,

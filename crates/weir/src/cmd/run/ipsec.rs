@@ -1,7 +1,9 @@
-//! `weir ipsec`: short for `weir run` with a stage `ipsec`; and the file of
-//! tunnels, SAs and policies, `sa.toml`.
+//! `weir ipsec`: short for `weir run` with a stage `ipsec`; and the sources of its
+//! tunnels, SAs and policies: the file `sa.toml`, the kernel, and strongSwan.
 
+use super::kernel_sas::{self, KernelSas};
 use super::nat::quoted;
+use super::strongswan::{self, Strongswan};
 use super::{LiveArgs, Source, live, parse, print};
 use crate::config::{self, Wrong};
 use crate::error::{CliError, say};
@@ -15,6 +17,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use weir_apps::chain::BoxConfig;
+use weir_chain::config::SaSource;
 use weir_chain::ipsec::Reload;
 use weir_esp::config::FILE_BYTES_MAX;
 use weir_esp::{Config, ConfigError};
@@ -32,13 +35,18 @@ const MTU_DEFAULT: usize = 1500;
 /// is dropped, as the policies of FILE say; docs/reference/sa.md explains each
 /// key. The file has keys, so that others than its owner must not be able to
 /// read it. SIGHUP has weir read it again: SAs that stay go on, without loss.
-/// Short for a configuration of `weir run`, which --print shows.
+/// With --kernel-sas the kernel's databases of SAs and policies (XFRM) take the
+/// place of the file, so that an IKE daemon such as strongSwan's makes both; weir
+/// follows what changes. --strongswan does so where the kernel has no ESP. Short
+/// for a configuration of `weir run`, which --print shows.
 #[derive(clap::Args, Debug)]
 #[command(after_help = "\
 Examples:
   weir ipsec eth0 eth1 --sa sa.toml
   weir ipsec eth0 eth1 --sa sa.toml --check
   weir ipsec eth0 eth1 --sa sa.toml --stats-json -
+  weir ipsec eth0 eth1 --kernel-sas
+  weir ipsec eth0 eth1 --strongswan /run/charon-keys.fifo
   weir ipsec eth0 eth1 --sa sa.toml --print > box.toml
 
 A tunnel, its SAs, and what it protects:
@@ -77,8 +85,24 @@ pub(crate) struct Args {
     inside: Vec<String>,
 
     /// The tunnels, their SAs with keys, and the policies
-    #[arg(long, value_name = "FILE")]
-    sa: PathBuf,
+    #[arg(long, value_name = "FILE", 
+          required_unless_present_any = ["kernel_sas", "strongswan"])]
+    sa: Option<PathBuf>,
+
+    /// Follow the kernel's SAs and policies, as an IKE daemon puts them there; the
+    /// host keeps the frames of IKE
+    #[arg(long, conflicts_with_all = ["sa", "strongswan"])]
+    kernel_sas: bool,
+
+    /// Follow the CHILD_SAs of strongSwan on this host, on kernels without ESP: by
+    /// VICI, and by the keys that its log has at level 4 of `chd`. FILE is that log,
+    /// best a FIFO; the host keeps the frames of IKE
+    #[arg(long, value_name = "FILE", conflicts_with = "sa")]
+    strongswan: Option<PathBuf>,
+
+    /// The socket of VICI
+    #[arg(long, value_name = "PATH", requires = "strongswan", default_value = strongswan::VICI)]
+    vici: String,
 
     /// Only print the configuration for `weir run`
     #[arg(long)]
@@ -107,18 +131,115 @@ pub(crate) fn run(args: &Args) -> Result<(), CliError> {
 
 /// The configuration that the options stand for.
 fn text(args: &Args) -> Result<String, CliError> {
-    let Some(sa) = args.sa.to_str() else {
-        return Err(CliError::refused("--sa: write a file's name in UTF-8"));
+    let name = |path: &Path, option: &str| match path.to_str() {
+        Some(name) => Ok(quoted(name)),
+        None => Err(CliError::refused(format!(
+            "{option}: write a file's name in UTF-8"
+        ))),
+    };
+    let source = match (&args.sa, &args.strongswan) {
+        (Some(file), _) => format!("sa = {}", name(file, "--sa")?),
+        (None, Some(log)) => format!(
+            "strongswan = {}\nvici = {}",
+            name(log, "--strongswan")?,
+            quoted(&args.vici)
+        ),
+        (None, None) => "kernel_sas = true".to_owned(),
     };
     let mut text = String::new();
     let outside = quoted(&args.outside);
     let _ = writeln!(text, "outside = {outside}\n\n[kernel]\nroutes = true");
+    if args.sa.is_none() {
+        let _ = writeln!(text, "host = {}", kernel_sas::HOST);
+    }
     let inside = args.inside.iter().map(|name| quoted(name));
     for name in inside.chain([outside]) {
         let _ = writeln!(text, "\n[[link]]\nname = {name}");
     }
-    let _ = writeln!(text, "\n[[stage]]\nkind = \"ipsec\"\nsa = {}", quoted(sa));
+    let _ = writeln!(text, "\n[[stage]]\nkind = \"ipsec\"\n{source}");
     Ok(text)
+}
+
+/// The source of the SAs of a stage `ipsec`.
+pub(super) enum Sas {
+    File(SaFile),
+    Kernel(KernelSas),
+    Strongswan(Strongswan),
+}
+
+impl Sas {
+    /// The source of a configuration in `directory`, whose outside has these
+    /// addresses; `None` without a stage `ipsec`.
+    pub(super) fn of(config: &BoxConfig, own: &[String], directory: &Path) -> Option<Sas> {
+        let links = &config.router.links;
+        let outside = &links[config.outside];
+        let mtu = Interface::named(&outside.name).map_or(MTU_DEFAULT, |it| it.mtu as usize);
+        let reload = Reload::default();
+        Some(match config.sa_source()? {
+            SaSource::Kernel => Sas::Kernel(KernelSas { mtu, reload }),
+            SaSource::Strongswan { log, vici } => Sas::Strongswan(Strongswan {
+                log: directory.join(log),
+                vici: vici.as_deref().unwrap_or(strongswan::VICI).into(),
+                mtu,
+                reload,
+            }),
+            SaSource::File(file) => {
+                let configured = links.iter().flat_map(|link| &link.addresses);
+                let all = own.iter().chain(configured);
+                let plain = all.filter_map(|text| text.split('/').next());
+                Sas::File(SaFile {
+                    path: directory.join(file),
+                    mtu,
+                    addresses: plain.filter_map(|text| text.parse().ok()).collect(),
+                    reload,
+                })
+            }
+        })
+    }
+
+    /// The same source, for any local address of the file's tunnels: those of the
+    /// box are not known.
+    pub(super) fn of_any_address(self) -> Sas {
+        match self {
+            Sas::File(file) => Sas::File(SaFile {
+                addresses: Vec::new(),
+                ..file
+            }),
+            other => other,
+        }
+    }
+
+    /// What the source has now.
+    pub(super) fn read(&self) -> Result<Config, CliError> {
+        match self {
+            Sas::File(file) => file.read(),
+            Sas::Kernel(kernel) => kernel.read(),
+            Sas::Strongswan(strongswan) => strongswan.read(),
+        }
+    }
+
+    /// Where changes are put for the stage.
+    pub(super) fn reload(&self) -> Reload {
+        match self {
+            Sas::File(file) => file.reload.clone(),
+            Sas::Kernel(kernel) => kernel.reload.clone(),
+            Sas::Strongswan(strongswan) => strongswan.reload.clone(),
+        }
+    }
+
+    /// Whether SIGHUP has it read again.
+    pub(super) fn is_reread(&self) -> bool {
+        matches!(self, Sas::File(_))
+    }
+
+    /// Follows the source; what [`Rereader::look`] has to do for a file.
+    pub(super) fn watch(self) -> Result<Option<Rereader>, CliError> {
+        match self {
+            Sas::File(file) => Rereader::watch(file).map(Some),
+            Sas::Kernel(kernel) => kernel.watch().map(|()| None),
+            Sas::Strongswan(strongswan) => strongswan.watch().map(|()| None),
+        }
+    }
 }
 
 /// The file of a stage `ipsec`, and the stage that it is for.
@@ -127,38 +248,12 @@ pub(super) struct SaFile {
     mtu: usize,
     /// The addresses of the box's links.
     addresses: Vec<IpAddr>,
-    pub(super) reload: Reload,
+    reload: Reload,
 }
 
 impl SaFile {
-    /// The file of a configuration in `directory`, whose outside has these
-    /// addresses; `None` without a stage `ipsec`.
-    pub(super) fn of(config: &BoxConfig, own: &[String], directory: &Path) -> Option<SaFile> {
-        let path = directory.join(config.sa_file()?);
-        let links = &config.router.links;
-        let outside = &links[config.outside];
-        let mtu = Interface::named(&outside.name).map_or(MTU_DEFAULT, |it| it.mtu as usize);
-        let configured = links.iter().flat_map(|link| &link.addresses);
-        let all = own.iter().chain(configured);
-        let plain = all.filter_map(|text| text.split('/').next());
-        Some(SaFile {
-            path,
-            mtu,
-            addresses: plain.filter_map(|text| text.parse().ok()).collect(),
-            reload: Reload::default(),
-        })
-    }
-
-    /// The same file, for any local address of its tunnels: those of the box are not known.
-    pub(super) fn of_any_address(self) -> SaFile {
-        SaFile {
-            addresses: Vec::new(),
-            ..self
-        }
-    }
-
     /// Reads the file. Its text is erased afterwards.
-    pub(super) fn read(&self) -> Result<Config, CliError> {
+    fn read(&self) -> Result<Config, CliError> {
         let text = self.text()?;
         let refused = |error: &ConfigError| {
             let message = config::plain(&error.message);

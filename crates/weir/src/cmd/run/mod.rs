@@ -4,11 +4,13 @@
 pub(crate) mod balance;
 mod explain;
 pub(crate) mod ipsec;
+mod kernel_sas;
 mod log;
 pub(crate) mod nat;
 mod report;
 mod servers;
 mod state;
+mod strongswan;
 
 use crate::cmd::meter::forwarding::{self as meter, Links, MeterArgs, Metering, View};
 use crate::cmd::supervisor::{self, Supervised};
@@ -24,7 +26,7 @@ use crate::report::stats_file::StatsFile;
 use crate::report::stdout;
 use crate::signals::ShutdownSignal;
 use crate::watchdog::Watchdog;
-use ipsec::{Rereader, SaFile};
+use ipsec::{Rereader, Sas};
 use report::Report;
 use servers::ServersRereader;
 use state::StateMemory;
@@ -37,7 +39,7 @@ use weir_apps::chain::BoxConfig;
 use weir_apps::router::engine::config::{ConfigError as RouterError, FILE_BYTES_MAX};
 use weir_apps::router::{self, RunError, Snapshot, Stages};
 use weir_chain::Chain;
-use weir_chain::config::{ConfigError, Context};
+use weir_chain::config::{ConfigError, Context, SaSource};
 use weir_link::names::SystemNames;
 use weir_link::net::Interface;
 use weir_tap::{Bypass, FLOW_ENTRIES_MAX, FlowCacheConfig, FlowKind, Tap};
@@ -70,7 +72,7 @@ A translator of two links:
 
 Runs in the foreground and says `ready` on standard error when frames flow.
 
-With a stage `ipsec`, SIGHUP has weir read its file again. With a stage `balance`, SIGHUP has weir
+With a stage `ipsec` that has a file, SIGHUP has weir read it again. With a stage `balance`, SIGHUP has weir
 read FILE again for other servers, weights and `draining`: sessions of servers that stay go on.
 
 Exit status: 0, also after SIGINT, SIGTERM and SIGHUP; 1 if an interface is not there, a file
@@ -228,10 +230,10 @@ fn chain(
     source: &Source,
     config: &BoxConfig,
     own: &[String],
-    sa_file: Option<&SaFile>,
+    source_of_sas: Option<&Sas>,
     began: Instant,
 ) -> Result<Chain, CliError> {
-    let sas = sa_file.map(SaFile::read).transpose()?;
+    let sas = source_of_sas.map(Sas::read).transpose()?;
     let epoch = SystemTime::now().duration_since(UNIX_EPOCH);
     let epoch = epoch.map(|time| time.saturating_sub(began.elapsed()));
     let outside = config.outside_addresses(own);
@@ -239,7 +241,7 @@ fn chain(
         seed: seed(),
         epoch: epoch.map_or(0, |time| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)),
         outside: &outside,
-        ipsec: sas.as_ref().zip(sa_file.map(|file| file.reload.clone())),
+        ipsec: sas.as_ref().zip(source_of_sas.map(Sas::reload)),
     });
     made.map_err(|error| source.wrong(&error))
 }
@@ -279,13 +281,13 @@ fn checked_chain(
     directory: &Path,
 ) -> Result<Chain, CliError> {
     let stand_in = config.stand_in_addresses();
-    let sa_file = SaFile::of(config, own.unwrap_or_default(), directory);
-    let sa_file = match own {
-        Some(_) => sa_file,
-        None => sa_file.map(SaFile::of_any_address),
+    let sas = Sas::of(config, own.unwrap_or_default(), directory);
+    let sas = match own {
+        Some(_) => sas,
+        None => sas.map(Sas::of_any_address),
     };
     let own = own.unwrap_or(&stand_in);
-    chain(source, config, own, sa_file.as_ref(), Instant::now())
+    chain(source, config, own, sas.as_ref(), Instant::now())
 }
 
 /// Prints the configuration that options stand for, if `weir run` would accept it. Interfaces, and a file of
@@ -293,8 +295,12 @@ fn checked_chain(
 fn print(source: &Source) -> Result<(), CliError> {
     let config = parse(source)?;
     let own = own_addresses(&config).ok();
-    let has_files = config.sa_file().is_none_or(|file| Path::new(file).exists());
-    if has_files {
+    let has_sas = match config.sa_source() {
+        None => true,
+        Some(SaSource::File(file)) => Path::new(file).exists(),
+        Some(SaSource::Kernel | SaSource::Strongswan { .. }) => false,
+    };
+    if has_sas {
         checked_chain(source, &config, own.as_deref(), Path::new(""))?;
     }
     stdout::text(&source.text)
@@ -326,8 +332,8 @@ fn live(
     if args.restart && !args.supervised {
         // Mistakes are said at once, by one process.
         let own = own_addresses(&config).map_err(failure)?;
-        let sa_file = SaFile::of(&config, &own, directory);
-        let chain = chain(source, &config, &own, sa_file.as_ref(), Instant::now())?;
+        let sas = Sas::of(&config, &own, directory);
+        let chain = chain(source, &config, &own, sas.as_ref(), Instant::now())?;
         let bypass = bypass(args.bypass, &chain)?;
         metering.check(&metered)?;
         supervisor::supervise(Supervised::Chain, None)?;
@@ -347,8 +353,8 @@ fn live(
         .as_ref()
         .map_or_else(Instant::now, |saved| saved.began);
     let own = own_addresses(&config).map_err(failure)?;
-    let sa_file = SaFile::of(&config, &own, directory);
-    let mut chain = chain(source, &config, &own, sa_file.as_ref(), began)?;
+    let sas = Sas::of(&config, &own, directory);
+    let mut chain = chain(source, &config, &own, sas.as_ref(), began)?;
     if let Some(saved) = saved {
         life.during(|| saved.give(&mut chain));
     }
@@ -377,12 +383,12 @@ fn live(
     // Without privilege the process keeps its normal priority.
     let _ = weir_link::xdp::raise_priority();
     let servers = ServersRereader::watch(source, &config, file)?;
-    let stop = if sa_file.is_some() || servers.is_some() {
+    let stop = if sas.as_ref().is_some_and(Sas::is_reread) || servers.is_some() {
         ShutdownSignal::watch()?
     } else {
         ShutdownSignal::watch_hangup_too()?
     };
-    let rereader = sa_file.map(Rereader::watch).transpose()?;
+    let rereader = sas.map(Sas::watch).transpose()?.flatten();
     let mut metering = life.during(|| metering.start(metered, metrics.as_ref()))?;
     let counter = match &metering {
         // Verifying its programs may take long.

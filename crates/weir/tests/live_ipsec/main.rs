@@ -1,8 +1,12 @@
 //! Two `weir ipsec` with a router between them, which sees what is on the wire.
 
+#[path = "../common/mod.rs"]
 mod common;
-#[path = "common/live.rs"]
+mod kernel;
+#[path = "../common/live.rs"]
 mod live;
+mod path;
+mod strongswan;
 
 use common::{Folder, weir};
 use live::{Running, WAIT_MAX, ip};

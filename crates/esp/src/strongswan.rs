@@ -1,0 +1,464 @@
+//! The CHILD_SAs of strongSwan, from what VICI lists and from the keys in its log.
+//!
+//! VICI says everything about a CHILD_SA but its keys, and packages of strongSwan
+//! lack the plugin `save-keys`. The log has them: at level 4 of `chd` the keys as
+//! they are derived, and then the SPIs that get them, all on one thread:
+//!
+//! ```text
+//!  10[ENC] parsed CREATE_CHILD_SA request 2 [ … ]      this end is the responder
+//!  10[CHD] encryption initiator key => 36 bytes @ 0x7f5980005820
+//!  10[CHD]    0: D6 81 40 18 …
+//!  10[CHD] encryption responder key => 36 bytes @ 0x7f5980001f40
+//!  10[CHD]    0: E0 5A 0B 43 …
+//!  10[CHD] adding inbound ESP SA
+//!  10[CHD]   SPI 0xb129729f, src 192.0.2.1 dst 192.0.2.2
+//! ```
+
+use crate::algorithm::{Algorithm, Keymat};
+use crate::config::{Config, SAS_MAX};
+use crate::negotiated::{
+    ALL_PORTS, Ends, Mapper, NegotiatedPolicy, NegotiatedSa, Selector, Treatment,
+};
+use crate::replay::WINDOW_DEFAULT;
+use crate::sa::{Lifetime, SaConfig};
+use crate::tunnel::Mode;
+use crate::vici::Section;
+use std::collections::{HashMap, VecDeque};
+use std::net::IpAddr;
+use zeroize::Zeroizing;
+
+/// Threads of strongSwan whose lines are put together, at most.
+const THREADS_MAX: usize = 1024;
+
+/// Longest key that is read, in bytes.
+const KEY_MAX: usize = 64;
+
+/// The keys that a log has said.
+#[derive(Default)]
+pub struct Keys {
+    known: HashMap<(u32, IpAddr), Keymat>,
+    order: VecDeque<(u32, IpAddr)>,
+    threads: HashMap<String, Thread>,
+}
+
+/// What a thread has said last.
+#[derive(Default)]
+struct Thread {
+    is_initiator: Option<bool>,
+    /// The initiator's key, and the responder's.
+    keys: [Zeroizing<Vec<u8>>; 2],
+    /// The key whose bytes follow.
+    reading: Option<usize>,
+    /// Whether the SPI that follows is of the inbound SA.
+    is_inbound: Option<bool>,
+}
+
+impl Keys {
+    /// Reads a line of the log; returns whether it completes the key of an SA.
+    pub fn line(&mut self, line: &str) -> bool {
+        let groups = ["[CHD]", "[ENC]"].map(|group| line.split_once(group));
+        match groups {
+            [Some((before, text)), _] => self.of_child(&thread(before), text),
+            [_, Some((before, text))] => {
+                let words: Vec<&str> = text.split_whitespace().collect();
+                if let Some(at) = words.iter().position(|word| *word == "parsed") {
+                    let is_initiator = match words.get(at + 2) {
+                        Some(&"response") => true,
+                        Some(&"request") => false,
+                        _ => return false,
+                    };
+                    let thread = self.thread(&thread(before));
+                    *thread = Thread {
+                        is_initiator: Some(is_initiator),
+                        ..Thread::default()
+                    };
+                }
+                false
+            }
+            _ => false,
+        }
+    }
+
+    /// The key of an SA by its SPI and destination; `None` if the log has not said
+    /// it.
+    pub fn key(&self, spi: u32, dst: IpAddr) -> Option<&Keymat> {
+        self.known.get(&(spi, dst))
+    }
+
+    fn thread(&mut self, name: &str) -> &mut Thread {
+        if self.threads.len() >= THREADS_MAX {
+            self.threads.clear();
+        }
+        self.threads.entry(name.to_owned()).or_default()
+    }
+
+    fn of_child(&mut self, name: &str, text: &str) -> bool {
+        let thread = self.thread(name);
+        let text = text.trim();
+        // With `ike_name` its name comes first.
+        let text = match text.strip_prefix('<').and_then(|rest| rest.split_once('>')) {
+            Some((_, rest)) => rest.trim(),
+            None => text,
+        };
+        for (number, side) in ["initiator", "responder"].into_iter().enumerate() {
+            let head = format!("encryption {side} key => ");
+            if text.starts_with(&head) {
+                thread.keys[number] = Zeroizing::new(Vec::with_capacity(KEY_MAX));
+                thread.reading = Some(number);
+                return false;
+            }
+        }
+        if let Some(number) = thread.reading
+            && let Some(bytes) = dumped(text, thread.keys[number].len())
+        {
+            if thread.keys[number].len() + bytes.len() <= KEY_MAX {
+                thread.keys[number].extend_from_slice(&bytes);
+            }
+            return false;
+        }
+        thread.reading = None;
+        thread.is_inbound = match text {
+            "adding inbound ESP SA" => Some(true),
+            // A responder adds it, on another thread, when the old one is deleted.
+            "adding outbound ESP SA" | "registering outbound ESP SA" => Some(false),
+            _ => return self.of_spi(name, text),
+        };
+        false
+    }
+
+    /// Reads `SPI 0xb129729f, src 192.0.2.1 dst 192.0.2.2`.
+    fn of_spi(&mut self, name: &str, text: &str) -> bool {
+        let thread = self.thread(name);
+        let Some(is_inbound) = thread.is_inbound.take() else {
+            return false;
+        };
+        let read = || {
+            let (spi, ends) = text.strip_prefix("SPI 0x")?.split_once(", src ")?;
+            let (_, dst) = ends.split_once(" dst ")?;
+            Some((u32::from_str_radix(spi, 16).ok()?, dst.trim().parse().ok()?))
+        };
+        let (Some(key), Some(is_initiator)) = (read(), thread.is_initiator) else {
+            return false;
+        };
+        // The initiator sends by its own key.
+        let bytes = std::mem::take(&mut thread.keys[usize::from(is_initiator == is_inbound)]);
+        if bytes.is_empty() {
+            return false;
+        }
+        if self.known.insert(key, Keymat::new(bytes)).is_none() {
+            self.order.push_back(key);
+        }
+        while self.order.len() > SAS_MAX {
+            if let Some(oldest) = self.order.pop_front() {
+                self.known.remove(&oldest);
+            }
+        }
+        true
+    }
+}
+
+/// The number of the thread, which stands before the group.
+fn thread(before: &str) -> String {
+    let digits = before.bytes().rev().take_while(u8::is_ascii_digit).count();
+    before[before.len() - digits..].to_owned()
+}
+
+/// The bytes of a line of a dump such as `16: FD B6 …`, if it begins at this
+/// offset.
+fn dumped(text: &str, at: usize) -> Option<Zeroizing<Vec<u8>>> {
+    let (offset, digits) = text.split_once(": ")?;
+    if offset.parse() != Ok(at) {
+        return None;
+    }
+    let mut bytes = Zeroizing::new(Vec::with_capacity(16));
+    // The same bytes as text follow two spaces.
+    let digits = digits.split_once("  ").map_or(digits, |(digits, _)| digits);
+    for pair in digits.split(' ').take(16) {
+        if pair.len() != 2 {
+            return None;
+        }
+        bytes.push(u8::from_str_radix(pair, 16).ok()?);
+    }
+    Some(bytes)
+}
+
+/// The state of a CHILD_SA as far as its use depends on it.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+enum Use {
+    /// It receives only: the peer deletes it.
+    InboundOnly,
+    /// It sends and receives.
+    Both,
+    /// Another one takes its place, but the peer may not have that yet: this one
+    /// goes on sending.
+    Replaced,
+}
+
+/// A CHILD_SA, or a policy without one, as VICI lists it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Child {
+    name: String,
+    number: u64,
+    usage: Use,
+    ends: Ends,
+    spis: [u32; 2],
+    ports: Option<(u16, u16)>,
+    algorithm: Result<Algorithm, String>,
+    is_extended: bool,
+    local: Vec<String>,
+    remote: Vec<String>,
+}
+
+/// A policy that lets pass or drops (`mode = pass`, `mode = drop`).
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Shunt {
+    passes: bool,
+    local: Vec<String>,
+    remote: Vec<String>,
+}
+
+/// The CHILD_SAs of an event `list-sa`: those that have SPIs.
+pub fn children(message: &Section) -> Vec<Child> {
+    let ikes = message.sections().filter_map(|(_, ike)| {
+        let address = |name: &str| ike.value(name)?.parse::<IpAddr>().ok();
+        let port = |name: &str| ike.value(name)?.parse::<u16>().ok();
+        let ends = (address("local-host")?, address("remote-host")?);
+        let ports = (port("local-port")?, port("remote-port")?);
+        Some((ends, ports, ike.section("child-sas")?))
+    });
+    let mut made = Vec::new();
+    for (ends, ports, list) in ikes {
+        made.extend(list.sections().filter_map(|(_, sa)| child(ends, ports, sa)));
+    }
+    made
+}
+
+fn child(ends: (IpAddr, IpAddr), ports: (u16, u16), sa: &Section) -> Option<Child> {
+    let spi = |name: &str| u32::from_str_radix(sa.value(name)?, 16).ok();
+    let is_yes = |name: &str| sa.value(name) == Some("yes");
+    let usage = match sa.value("state")? {
+        "INSTALLING" | "INSTALLED" | "UPDATING" | "REKEYING" => Use::Both,
+        "REKEYED" => Use::Replaced,
+        "DELETING" | "DELETED" => Use::InboundOnly,
+        _ => return None,
+    };
+    let name = sa.value("encr-alg").unwrap_or("none");
+    let bits = sa.value("encr-keysize").unwrap_or("0");
+    let algorithm = match (name, bits) {
+        ("AES_GCM_16", "128") => Ok(Algorithm::Aes128Gcm),
+        ("AES_GCM_16", "256") => Ok(Algorithm::Aes256Gcm),
+        ("CHACHA20_POLY1305", _) => Ok(Algorithm::ChaCha20Poly1305),
+        _ => Err(format!("algorithm {name} with a key of {bits} bits")),
+    };
+    let mode = match (sa.value("mode")?, sa.value("protocol")?) {
+        ("TUNNEL", "ESP") => Mode::Tunnel,
+        ("TRANSPORT", "ESP") => Mode::Transport,
+        _ => return None,
+    };
+    Some(Child {
+        name: sa.value("name").unwrap_or_default().to_owned(),
+        number: sa.value("uniqueid")?.parse().ok()?,
+        usage,
+        ends: Ends {
+            mode,
+            local: ends.0,
+            remote: ends.1,
+            reqid: sa.value("reqid")?.parse().ok()?,
+        },
+        spis: [spi("spi-in")?, spi("spi-out")?],
+        ports: is_yes("encap").then_some(ports),
+        algorithm,
+        is_extended: is_yes("esn"),
+        local: sa.list("local-ts").to_vec(),
+        remote: sa.list("remote-ts").to_vec(),
+    })
+}
+
+/// The policy of an event `list-policy`, if it passes or drops.
+pub fn shunt(message: &Section) -> Option<Shunt> {
+    let (_, policy) = message.sections().next()?;
+    let passes = match policy.value("mode")? {
+        "PASS" => true,
+        "DROP" => false,
+        _ => return None,
+    };
+    Some(Shunt {
+        passes,
+        local: policy.list("local-ts").to_vec(),
+        remote: policy.list("remote-ts").to_vec(),
+    })
+}
+
+/// The gateway of these CHILD_SAs and policies. What none of them selects is
+/// dropped: a CHILD_SA may be about to come.
+pub fn config(
+    mapper: &mut Mapper,
+    children: &[Child],
+    shunts: &[Shunt],
+    keys: &Keys,
+    mtu: usize,
+) -> Config {
+    let mut refused = Vec::new();
+    let mut policies = Vec::new();
+    for shunt in shunts {
+        let treatment = if shunt.passes {
+            Treatment::Bypass
+        } else {
+            Treatment::Discard
+        };
+        policies.extend(pairs(&shunt.local, &shunt.remote, &treatment, &mut refused));
+    }
+    let mut sas = Vec::new();
+    let mut children: Vec<&Child> = children.iter().collect();
+    children.sort_by_key(|child| (child.usage, child.number));
+    for child in children {
+        let treatment = Treatment::Protect(child.ends);
+        policies.extend(pairs(&child.local, &child.remote, &treatment, &mut refused));
+        for is_out in [false, true] {
+            if is_out && child.usage == Use::InboundOnly {
+                continue;
+            }
+            match child.sa(is_out, keys) {
+                Ok(sa) => sas.push(sa),
+                Err(why) => refused.push(why),
+            }
+        }
+    }
+    policies.sort_by_key(|policy| policy.priority);
+    let mut config = mapper.config(&policies, &sas, false, mtu);
+    refused.dedup();
+    config.refused.append(&mut refused);
+    config
+}
+
+impl Child {
+    fn sa(&self, is_out: bool, keys: &Keys) -> Result<NegotiatedSa, String> {
+        let Ends { local, remote, .. } = self.ends;
+        let (src, dst) = if is_out {
+            (local, remote)
+        } else {
+            (remote, local)
+        };
+        let spi = self.spis[usize::from(is_out)];
+        let named = |why: &str| format!("SA {spi:#010x} of CHILD_SA {}: {why}", self.name);
+        let algorithm = self.algorithm.as_ref();
+        let algorithm = *algorithm.map_err(|why| named(why))?;
+        let keymat = keys.key(spi, dst).ok_or_else(|| {
+            named("the log has no key of it: have strongSwan rekey it (swanctl --rekey)")
+        })?;
+        Ok(NegotiatedSa {
+            src,
+            dst,
+            mode: self.ends.mode,
+            reqid: self.ends.reqid,
+            udp: self.ports.map(
+                |(here, there)| {
+                    if is_out { (here, there) } else { (there, here) }
+                },
+            ),
+            sa: SaConfig {
+                spi,
+                algorithm,
+                keymat: keymat.clone(),
+                is_extended: self.is_extended,
+                window: WINDOW_DEFAULT,
+                lifetime: Lifetime::UNLIMITED,
+                sequence: 0,
+            },
+        })
+    }
+}
+
+/// The policies of all pairs of traffic selectors, the narrowest first.
+fn pairs(
+    local: &[String],
+    remote: &[String],
+    treatment: &Treatment,
+    refused: &mut Vec<String>,
+) -> Vec<NegotiatedPolicy> {
+    let mut made = Vec::new();
+    let mut read = |texts: &[String]| -> Vec<TrafficSelector> {
+        let each = texts.iter().filter_map(|text| {
+            let read = traffic_selector(text);
+            if read.is_none() {
+                refused.push(format!("traffic selector `{text}` is not understood"));
+            }
+            read
+        });
+        each.collect()
+    };
+    let (local, remote) = (read(local), read(remote));
+    for src in &local {
+        for dst in &remote {
+            let protocols = [src.protocol, dst.protocol].into_iter().flatten();
+            let protocol = protocols.max();
+            let is_contrary = matches!((src.protocol, dst.protocol), (Some(a), Some(b)) if a != b);
+            if src.net.0.is_ipv4() != dst.net.0.is_ipv4() || is_contrary {
+                continue;
+            }
+            let selector = Selector {
+                src: src.net,
+                dst: dst.net,
+                protocol,
+                src_ports: src.ports,
+                dst_ports: dst.ports,
+            };
+            let bits = 4 * (u32::from(src.net.1) + u32::from(dst.net.1))
+                + 2 * u32::from(protocol.is_some())
+                + u32::from(src.ports != ALL_PORTS || dst.ports != ALL_PORTS);
+            made.push(NegotiatedPolicy {
+                selector,
+                priority: 4096 - bits,
+                treatment: treatment.clone(),
+                spi: None,
+            });
+        }
+    }
+    made
+}
+
+struct TrafficSelector {
+    net: (IpAddr, u8),
+    protocol: Option<u8>,
+    ports: (u16, u16),
+}
+
+/// Reads `10.1.0.0/16`, `10.1.0.0/16[tcp]`, `10.1.0.1/32[udp/53]` or
+/// `10.1.0.1/32[6/1024-2047]`.
+fn traffic_selector(text: &str) -> Option<TrafficSelector> {
+    let (net, rest) = text.split_once('[').unwrap_or((text, ""));
+    let (address, len) = net.split_once('/')?;
+    let (address, len) = (address.parse::<IpAddr>().ok()?, len.parse::<u8>().ok()?);
+    if len > if address.is_ipv4() { 32 } else { 128 } {
+        return None;
+    }
+    let (protocol, ports) = match rest.strip_suffix(']') {
+        None if rest.is_empty() => ("", None),
+        None => return None,
+        Some(inner) => match inner.split_once('/') {
+            Some((protocol, ports)) => (protocol, Some(ports)),
+            None => (inner, None),
+        },
+    };
+    let protocol = match protocol {
+        "" | "0" => None,
+        "icmp" => Some(1),
+        "tcp" => Some(6),
+        "udp" => Some(17),
+        "ipv6-icmp" => Some(58),
+        "sctp" => Some(132),
+        number => Some(number.parse().ok()?),
+    };
+    let ports = match ports {
+        None => ALL_PORTS,
+        Some(ports) => {
+            let (first, last) = ports.split_once('-').unwrap_or((ports, ports));
+            (first.parse().ok()?, last.parse().ok()?)
+        }
+    };
+    Some(TrafficSelector {
+        net: (address, len),
+        protocol,
+        ports,
+    })
+}
