@@ -14,13 +14,19 @@
 //! [[stage]]
 //! kind = "nat"
 //! pool = ["203.0.113.1"]        # default: the addresses of the outside
+//!
+//! [[stage]]
+//! kind = "nat64"
+//! pool = ["203.0.113.2"]
+//! prefix = "64:ff9b::/96"
 //! ```
 
 mod nat;
 
 use crate::balance::{Balance, BalanceConfig, HttpCheck, Server, WEIGHT_MAX};
 use crate::ipsec::{self, Ipsec};
-use crate::nat::{Nat, NatConfig};
+use crate::nat::nat64::{Nat64, Nat64Config, TranslationPrefix};
+use crate::nat::{Nat, NatConfig, NatError};
 use crate::reload::Reload;
 use crate::stages::{BURST_BYTES_MAX, Discard, Mark, Police, RATE_BITS_MAX};
 use crate::{Stage, filter};
@@ -60,7 +66,7 @@ const CODE_POINTS: [(&str, u8); 22] = [
 ];
 
 /// The kinds of stages, for messages.
-const KINDS: &str = "\"mark\", \"drop\", \"police\", \"nat\", \"balance\" or \"ipsec\"";
+const KINDS: &str = "\"mark\", \"drop\", \"police\", \"nat\", \"nat64\", \"balance\" or \"ipsec\"";
 
 /// The reason why a stage is refused.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
@@ -105,6 +111,7 @@ enum Kind {
     Drop,
     Police(Police),
     Nat(Box<NatConfig>),
+    Nat64(Box<Nat64Config>),
     Balance(Box<Balanced>),
     /// The name of the file `sa.toml`.
     Ipsec(String),
@@ -130,6 +137,20 @@ pub struct Context<'a> {
     pub outside: &'a [Ipv4Addr],
     /// The content of the file of a stage `ipsec`, and the source of its changes.
     pub ipsec: Option<(&'a weir_esp::Config, ipsec::Reload)>,
+}
+
+impl Context<'_> {
+    /// A translator's configuration with the surroundings.
+    fn complete<A: Clone>(&self, config: &NatConfig<A>) -> NatConfig<A> {
+        let mut config = NatConfig {
+            epoch: self.epoch,
+            ..config.clone()
+        };
+        if config.pool.is_empty() {
+            config.pool = self.outside.to_vec();
+        }
+        config
+    }
 }
 
 #[derive(Deserialize)]
@@ -248,7 +269,11 @@ impl StageConfig {
             "nat" => {
                 let table = nat::NatTable::deserialize(read)?;
                 let filter = table.filter.clone();
-                (Kind::Nat(Box::new(nat::nat(table)?)), filter)
+                (Kind::Nat(Box::new(nat::nat(&table)?)), filter)
+            }
+            "nat64" => {
+                let table = nat::NatTable::deserialize(read)?;
+                (Kind::Nat64(Box::new(nat::nat64(&table)?)), None)
             }
             "balance" => {
                 let table = BalanceTable::deserialize(read)?;
@@ -283,6 +308,7 @@ impl StageConfig {
     pub fn pool(&self) -> &[Ipv4Addr] {
         match &self.kind {
             Kind::Nat(config) => &config.pool,
+            Kind::Nat64(config) => &config.nat.pool,
             Kind::Balance(balanced) => &balanced.address,
             _ => &[],
         }
@@ -290,11 +316,25 @@ impl StageConfig {
 
     /// The addresses of static forwards, which are the outside link's or the pool's.
     pub fn forwarded(&self) -> impl Iterator<Item = Ipv4Addr> {
-        let forwards = match &self.kind {
-            Kind::Nat(config) => config.forwards.as_slice(),
-            _ => &[],
+        let ends: Vec<Ipv4Addr> = match &self.kind {
+            Kind::Nat(config) => config.forwards.iter().map(|it| it.outside.0).collect(),
+            Kind::Nat64(config) => config.nat.forwards.iter().map(|it| it.outside.0).collect(),
+            _ => Vec::new(),
         };
-        forwards.iter().map(|forward| forward.outside.0)
+        ends.into_iter()
+    }
+
+    /// The IPv6 addresses that stand for those of the outside, of a stage `nat64`; `None` of others.
+    pub fn prefix(&self) -> Option<&TranslationPrefix> {
+        match &self.kind {
+            Kind::Nat64(config) => Some(&config.prefix),
+            _ => None,
+        }
+    }
+
+    /// Whether the stage has ports of a pool of its own.
+    pub fn has_pool(&self) -> bool {
+        matches!(self.kind, Kind::Nat(_) | Kind::Nat64(_))
     }
 
     /// The file of tunnels, SAs and policies of a stage `ipsec`; `None` of others.
@@ -321,7 +361,7 @@ impl StageConfig {
 
     /// Whether the stage translates addresses.
     pub fn translates(&self) -> bool {
-        matches!(self.kind, Kind::Nat(_) | Kind::Balance(..))
+        matches!(self.kind, Kind::Nat(_) | Kind::Nat64(_) | Kind::Balance(..))
     }
 
     /// Whether the stage makes sense with one link, for inside and outside.
@@ -336,6 +376,7 @@ impl StageConfig {
             Kind::Drop => "drop",
             Kind::Police(_) => "police",
             Kind::Nat(_) => "nat",
+            Kind::Nat64(_) => "nat64",
             Kind::Balance(..) => "balance",
             Kind::Ipsec(_) => "ipsec",
         }
@@ -349,20 +390,21 @@ impl StageConfig {
         &self,
         context: &Context<'_>,
     ) -> Result<(Box<dyn Stage>, Option<Program>), ConfigError> {
+        let refused = |error: NatError| ConfigError::new(self.at, error.to_string());
         let stage: Box<dyn Stage> = match &self.kind {
             Kind::Mark(mark) => Box::new(*mark),
             Kind::Drop => Box::new(Discard),
             Kind::Police(police) => Box::new(police.clone()),
             Kind::Nat(config) => {
-                let mut config = NatConfig {
-                    epoch: context.epoch,
-                    ..NatConfig::clone(config)
+                let config = context.complete(config);
+                Box::new(Nat::new(config, context.seed).map_err(refused)?)
+            }
+            Kind::Nat64(config) => {
+                let config = Nat64Config {
+                    nat: context.complete(&config.nat),
+                    ..Nat64Config::clone(config)
                 };
-                if config.pool.is_empty() {
-                    config.pool = context.outside.to_vec();
-                }
-                let nat = Nat::new(config, context.seed);
-                Box::new(nat.map_err(|error| ConfigError::new(self.at, error.to_string()))?)
+                Box::new(Nat64::new(config, context.seed).map_err(refused)?)
             }
             Kind::Balance(balanced) => {
                 let balance = Balance::new(balanced.config.clone(), context.seed);
