@@ -14,7 +14,9 @@
 //! rate = "100M"
 //! ```
 
-use crate::router::engine::config::{Config, ConfigError as RouterError, LinkConfig};
+use crate::router::engine::config::{
+    Config, ConfigError as RouterError, LinkConfig, NeighbourConfig, OneOrMore, RouteConfig,
+};
 use crate::shape::config::{LinkConfig as SchedulerConfig, schedulers_of};
 use crate::shape::{Shaped, Shaper};
 use serde::Deserialize;
@@ -43,6 +45,10 @@ pub struct BoxConfig {
     /// The scheduler of each link, if it has one.
     pub schedulers: Vec<Option<SchedulerConfig>>,
 }
+
+/// The hardware address of frames to a stage, which no station has: it is locally administered, and
+/// none of these frames leaves.
+const STAGE: &str = "02:00:00:00:00:40";
 
 /// The keys that a router does not have.
 const OWN: [&str; 6] = ["outside", "log", "syslog", "ipfix", "stage", "scheduler"];
@@ -105,6 +111,7 @@ impl BoxConfig {
         let ipfix = ipfix.transpose()?;
         let stages = read_stages(stages.take(), names)?;
         check_ipsec(&stages)?;
+        check_translators(&stages)?;
         let links: Vec<&str> = router.links.iter().map(|link| &*link.name).collect();
         let schedulers = schedulers_of(schedulers.take(), &links, names)?;
         let is_one_armed = stages.iter().any(StageConfig::may_be_one_armed);
@@ -120,6 +127,9 @@ impl BoxConfig {
         let mut router = router;
         // A host that answers through weir must not be sent around it.
         router.redirects &= router.links.len() > 1;
+        for stage in &stages {
+            lead_to(stage, &mut router, number);
+        }
         Ok(BoxConfig {
             router,
             outside: number,
@@ -280,6 +290,54 @@ fn check_ipsec(stages: &[StageConfig]) -> Result<(), ConfigError> {
         )),
         None => Ok(()),
     }
+}
+
+/// Whether each translator has ports and a prefix of its own, as far as the text says.
+fn check_translators(stages: &[StageConfig]) -> Result<(), ConfigError> {
+    let pools = stages.iter().filter(|stage| stage.has_pool());
+    let pools: Vec<&StageConfig> = pools.collect();
+    for (number, stage) in pools.iter().enumerate() {
+        for before in &pools[..number] {
+            if stage.prefix().or(before.prefix()).is_none() {
+                // Two translators of IPv4 may be one behind the other.
+                continue;
+            }
+            let is_same = stage.pool().is_empty() && before.pool().is_empty()
+                || stage.pool().iter().any(|own| before.pool().contains(own));
+            if is_same {
+                let message = "an earlier translator has an address of this pool: its ports would be \
+                               given twice: write a `pool` of other addresses in each";
+                return Err(wrong(Some(stage.at()), message.into()));
+            }
+            let prefixes = stage.prefix().zip(before.prefix());
+            if prefixes.is_some_and(|(own, other)| own.overlaps(other)) {
+                let message = "prefix: an earlier stage has its addresses: write another one";
+                return Err(wrong(Some(stage.at()), message.into()));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Leads packets for a stage's IPv6 prefix to the outside, where a neighbour of no station stands for
+/// the stage: the router does its part, and the stage takes them before they leave.
+fn lead_to(stage: &StageConfig, router: &mut Config, outside: usize) {
+    let Some(prefix) = stage.prefix() else {
+        return;
+    };
+    let link = router.links[outside].name.clone();
+    let address = prefix.address().to_string();
+    router.routes.push(RouteConfig {
+        to: prefix.to_string(),
+        via: OneOrMore::One(address.clone()),
+        link: Some(link.clone()),
+        kind: None,
+    });
+    router.neighbours.push(NeighbourConfig {
+        link,
+        address,
+        hardware: STAGE.into(),
+    });
 }
 
 fn wrong(at: Option<usize>, message: String) -> ConfigError {

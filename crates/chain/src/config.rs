@@ -14,11 +14,19 @@
 //! [[stage]]
 //! kind = "nat"
 //! pool = ["203.0.113.1"]        # default: the addresses of the outside
+//!
+//! [[stage]]
+//! kind = "nat64"
+//! pool = ["203.0.113.2"]
+//! prefix = "64:ff9b::/96"
 //! ```
+
+mod nat;
 
 use crate::balance::{Balance, BalanceConfig, HttpCheck, Server, WEIGHT_MAX};
 use crate::ipsec::{self, Ipsec};
-use crate::nat::{Filtering, Forward, Nat, NatConfig, Prefix, Timeouts, Transport};
+use crate::nat::nat64::{Nat64, Nat64Config, TranslationPrefix};
+use crate::nat::{Nat, NatConfig, NatError};
 use crate::reload::Reload;
 use crate::stages::{BURST_BYTES_MAX, Discard, Mark, Police, RATE_BITS_MAX};
 use crate::{Stage, filter};
@@ -58,7 +66,7 @@ const CODE_POINTS: [(&str, u8); 22] = [
 ];
 
 /// The kinds of stages, for messages.
-const KINDS: &str = "\"mark\", \"drop\", \"police\", \"nat\", \"balance\" or \"ipsec\"";
+const KINDS: &str = "\"mark\", \"drop\", \"police\", \"nat\", \"nat64\", \"balance\" or \"ipsec\"";
 
 /// The reason why a stage is refused.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
@@ -103,6 +111,7 @@ enum Kind {
     Drop,
     Police(Police),
     Nat(Box<NatConfig>),
+    Nat64(Box<Nat64Config>),
     Balance(Box<Balanced>),
     Ipsec(SaSource),
 }
@@ -145,6 +154,20 @@ pub struct Context<'a> {
     pub ipsec: Option<(&'a weir_esp::Config, ipsec::Reload)>,
 }
 
+impl Context<'_> {
+    /// A translator's configuration with the surroundings.
+    fn complete<A: Clone>(&self, config: &NatConfig<A>) -> NatConfig<A> {
+        let mut config = NatConfig {
+            epoch: self.epoch,
+            ..config.clone()
+        };
+        if config.pool.is_empty() {
+            config.pool = self.outside.to_vec();
+        }
+        config
+    }
+}
+
 #[derive(Deserialize)]
 struct Head {
     kind: Spanned<String>,
@@ -185,47 +208,6 @@ struct PoliceTable {
     filter: Option<Spanned<String>>,
     rate: Spanned<NameOrNumber>,
     burst: Spanned<NameOrNumber>,
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct NatTable {
-    #[serde(rename = "kind")]
-    _kind: String,
-    #[serde(rename = "match")]
-    filter: Option<Spanned<String>>,
-    #[serde(default)]
-    pool: Vec<Spanned<String>>,
-    inside: Option<Vec<Spanned<String>>>,
-    filtering: Option<Spanned<String>>,
-    block: Option<u32>,
-    blocks_max: Option<u32>,
-    block_rest: Option<Spanned<String>>,
-    sessions_max: Option<u32>,
-    subscriber_sessions_max: Option<u32>,
-    #[serde(default)]
-    forward: Vec<Spanned<ForwardTable>>,
-    #[serde(default)]
-    ftp: bool,
-    #[serde(default)]
-    timeouts: TimeoutsTable,
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct ForwardTable {
-    protocol: Spanned<String>,
-    from: Spanned<String>,
-    to: Spanned<String>,
-}
-
-#[derive(Deserialize, Default)]
-#[serde(deny_unknown_fields, default)]
-struct TimeoutsTable {
-    udp: Option<Spanned<String>>,
-    tcp: Option<Spanned<String>>,
-    tcp_transitory: Option<Spanned<String>>,
-    icmp: Option<Spanned<String>>,
 }
 
 #[derive(Deserialize)]
@@ -304,9 +286,13 @@ impl StageConfig {
                 (Kind::Police(Police::new(rate, burst)), table.filter)
             }
             "nat" => {
-                let table = NatTable::deserialize(read)?;
+                let table = nat::NatTable::deserialize(read)?;
                 let filter = table.filter.clone();
-                (Kind::Nat(Box::new(nat(table)?)), filter)
+                (Kind::Nat(Box::new(nat::nat(&table)?)), filter)
+            }
+            "nat64" => {
+                let table = nat::NatTable::deserialize(read)?;
+                (Kind::Nat64(Box::new(nat::nat64(&table)?)), None)
             }
             "balance" => {
                 let table = BalanceTable::deserialize(read)?;
@@ -344,6 +330,7 @@ impl StageConfig {
     pub fn pool(&self) -> &[Ipv4Addr] {
         match &self.kind {
             Kind::Nat(config) => &config.pool,
+            Kind::Nat64(config) => &config.nat.pool,
             Kind::Balance(balanced) => &balanced.address,
             _ => &[],
         }
@@ -351,11 +338,25 @@ impl StageConfig {
 
     /// The addresses of static forwards, which are the outside link's or the pool's.
     pub fn forwarded(&self) -> impl Iterator<Item = Ipv4Addr> {
-        let forwards = match &self.kind {
-            Kind::Nat(config) => config.forwards.as_slice(),
-            _ => &[],
+        let ends: Vec<Ipv4Addr> = match &self.kind {
+            Kind::Nat(config) => config.forwards.iter().map(|it| it.outside.0).collect(),
+            Kind::Nat64(config) => config.nat.forwards.iter().map(|it| it.outside.0).collect(),
+            _ => Vec::new(),
         };
-        forwards.iter().map(|forward| forward.outside.0)
+        ends.into_iter()
+    }
+
+    /// The IPv6 addresses that stand for those of the outside, of a stage `nat64`; `None` of others.
+    pub fn prefix(&self) -> Option<&TranslationPrefix> {
+        match &self.kind {
+            Kind::Nat64(config) => Some(&config.prefix),
+            _ => None,
+        }
+    }
+
+    /// Whether the stage has ports of a pool of its own.
+    pub fn has_pool(&self) -> bool {
+        matches!(self.kind, Kind::Nat(_) | Kind::Nat64(_))
     }
 
     /// The source of tunnels, SAs and policies of a stage `ipsec`; `None` of others.
@@ -382,7 +383,7 @@ impl StageConfig {
 
     /// Whether the stage translates addresses.
     pub fn translates(&self) -> bool {
-        matches!(self.kind, Kind::Nat(_) | Kind::Balance(..))
+        matches!(self.kind, Kind::Nat(_) | Kind::Nat64(_) | Kind::Balance(..))
     }
 
     /// Whether the stage makes sense with one link, for inside and outside.
@@ -397,6 +398,7 @@ impl StageConfig {
             Kind::Drop => "drop",
             Kind::Police(_) => "police",
             Kind::Nat(_) => "nat",
+            Kind::Nat64(_) => "nat64",
             Kind::Balance(..) => "balance",
             Kind::Ipsec(_) => "ipsec",
         }
@@ -410,20 +412,21 @@ impl StageConfig {
         &self,
         context: &Context<'_>,
     ) -> Result<(Box<dyn Stage>, Option<Program>), ConfigError> {
+        let refused = |error: NatError| ConfigError::new(self.at, error.to_string());
         let stage: Box<dyn Stage> = match &self.kind {
             Kind::Mark(mark) => Box::new(*mark),
             Kind::Drop => Box::new(Discard),
             Kind::Police(police) => Box::new(police.clone()),
             Kind::Nat(config) => {
-                let mut config = NatConfig {
-                    epoch: context.epoch,
-                    ..NatConfig::clone(config)
+                let config = context.complete(config);
+                Box::new(Nat::new(config, context.seed).map_err(refused)?)
+            }
+            Kind::Nat64(config) => {
+                let config = Nat64Config {
+                    nat: context.complete(&config.nat),
+                    ..Nat64Config::clone(config)
                 };
-                if config.pool.is_empty() {
-                    config.pool = context.outside.to_vec();
-                }
-                let nat = Nat::new(config, context.seed);
-                Box::new(nat.map_err(|error| ConfigError::new(self.at, error.to_string()))?)
+                Box::new(Nat64::new(config, context.seed).map_err(refused)?)
             }
             Kind::Balance(balanced) => {
                 let balance = Balance::new(balanced.config.clone(), context.seed);
@@ -457,63 +460,6 @@ fn sa_source(table: IpsecTable, at: usize) -> Result<SaSource, ConfigError> {
             Err(ConfigError::new(at, message))
         }
     }
-}
-
-fn nat(table: NatTable) -> Result<NatConfig, ConfigError> {
-    let defaults = NatConfig::default();
-    let pool = table.pool.iter().map(address).collect::<Result<_, _>>()?;
-    let inside = match &table.inside {
-        None => defaults.inside,
-        Some(prefixes) => prefixes.iter().map(prefix).collect::<Result<_, _>>()?,
-    };
-    let filtering = match &table.filtering {
-        None => defaults.filtering,
-        Some(word) => match word.get_ref().as_str() {
-            "endpoint-independent" => Filtering::EndpointIndependent,
-            "address" => Filtering::AddressDependent,
-            "address-and-port" => Filtering::AddressAndPortDependent,
-            other => {
-                return Err(ConfigError::new(
-                    word.span().start,
-                    format!(
-                        "filtering = \"{other}\": write \"endpoint-independent\", \"address\" or \
-                         \"address-and-port\""
-                    ),
-                ));
-            }
-        },
-    };
-    let block = table.block.unwrap_or(defaults.block);
-    let forwards = table
-        .forward
-        .iter()
-        .map(forward)
-        .collect::<Result<_, _>>()?;
-    let usual = defaults.timeouts;
-    let timeouts = &table.timeouts;
-    Ok(NatConfig {
-        pool,
-        inside,
-        block,
-        blocks_max: table
-            .blocks_max
-            .unwrap_or_else(|| (crate::nat::PORTS / block.max(1)).max(1)),
-        block_rest: duration(&table.block_rest, 0, defaults.block_rest)?,
-        sessions_max: table.sessions_max.unwrap_or(defaults.sessions_max),
-        subscriber_sessions_max: table
-            .subscriber_sessions_max
-            .unwrap_or(defaults.subscriber_sessions_max),
-        filtering,
-        forwards,
-        ftp: table.ftp,
-        timeouts: Timeouts {
-            udp: duration(&timeouts.udp, LIFE_MIN, usual.udp)?,
-            tcp: duration(&timeouts.tcp, LIFE_MIN, usual.tcp)?,
-            tcp_transitory: duration(&timeouts.tcp_transitory, LIFE_MIN, usual.tcp_transitory)?,
-            icmp: duration(&timeouts.icmp, LIFE_MIN, usual.icmp)?,
-        },
-        epoch: 0,
-    })
 }
 
 fn balance(table: &BalanceTable) -> Result<BalanceConfig, ConfigError> {
@@ -615,41 +561,9 @@ fn end(text: &Spanned<String>) -> Result<(Ipv4Addr, u16), ConfigError> {
     Ok((*read.ip(), read.port()))
 }
 
-fn forward(table: &Spanned<ForwardTable>) -> Result<Forward, ConfigError> {
-    let table = table.get_ref();
-    let transport = match table.protocol.get_ref().as_str() {
-        "tcp" => Transport::Tcp,
-        "udp" => Transport::Udp,
-        other => {
-            let message = format!("protocol = \"{other}\": write \"tcp\" or \"udp\"");
-            return Err(ConfigError::new(table.protocol.span().start, message));
-        }
-    };
-    Ok(Forward {
-        transport,
-        outside: end(&table.from)?,
-        inside: end(&table.to)?,
-    })
-}
-
 fn address(text: &Spanned<String>) -> Result<Ipv4Addr, ConfigError> {
     text.get_ref().parse().map_err(|_| {
         let message = format!("`{}`: write an IPv4 address", text.get_ref());
-        ConfigError::new(text.span().start, message)
-    })
-}
-
-fn prefix(text: &Spanned<String>) -> Result<Prefix, ConfigError> {
-    let read = || {
-        let (address, len) = match text.get_ref().split_once('/') {
-            Some((address, len)) => (address, len.parse().ok()?),
-            None => (text.get_ref().as_str(), 32),
-        };
-        let address = address.parse().ok()?;
-        (len <= 32).then_some(Prefix { address, len })
-    };
-    read().ok_or_else(|| {
-        let message = format!("`{}`: write a prefix, as in \"10.0.0.0/8\"", text.get_ref());
         ConfigError::new(text.span().start, message)
     })
 }

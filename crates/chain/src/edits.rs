@@ -69,7 +69,7 @@ pub(crate) fn add(a: u16, b: u16) -> u16 {
 }
 
 /// The delta of words that change; both slices have the same even length, at
-/// most 16 bytes.
+/// most 40 bytes.
 #[inline]
 pub(crate) fn delta(old: &[u8], new: &[u8]) -> u16 {
     let words = old.as_chunks::<2>().0.iter().zip(new.as_chunks::<2>().0);

@@ -9,7 +9,7 @@
 
 use crate::batch::{Batch, Output};
 use crate::flow::Direction;
-use crate::layers::ETHERNET;
+use crate::layers::{self, ETHERNET};
 use crate::packet::Packet;
 use crate::reload::RELOAD_INTERVAL;
 use crate::stage::Stage;
@@ -111,10 +111,7 @@ impl Ipsec {
 
 /// A frame of an IP packet; the output sets the MAC addresses.
 fn frame(packet: &[u8]) -> Vec<u8> {
-    let kind = match packet.first().map(|byte| byte >> 4) {
-        Some(6) => EtherType::IPV6,
-        _ => EtherType::IPV4,
-    };
+    let kind = layers::ether_type(packet);
     let mut frame = Vec::with_capacity(ETHERNET + packet.len());
     frame.extend_from_slice(&[0; 12]);
     frame.extend_from_slice(&kind.0.to_be_bytes());

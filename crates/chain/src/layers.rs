@@ -12,6 +12,18 @@ const TAGS_MAX: usize = 2;
 /// Bytes of an Ethernet header without tags.
 pub(crate) const ETHERNET: usize = ethernet::Repr::LEN;
 
+/// The stations of a frame to the outside that a stage has made in another version of IP: the base
+/// finds the way by the packet's destination, and sets them.
+pub const UNROUTED: [u8; 12] = [0; 12];
+
+/// The EtherType of an IP packet, by its version.
+pub(crate) fn ether_type(packet: &[u8]) -> EtherType {
+    match packet.first().map(|byte| byte >> 4) {
+        Some(6) => EtherType::IPV6,
+        _ => EtherType::IPV4,
+    }
+}
+
 /// The headers of an IP packet in an Ethernet frame.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Layers {

@@ -21,7 +21,7 @@
 //! - `composed`: [`Composed`], the fold, and its interpreter.
 //! - `chain`: [`Chain`]; the filters of all stages are one plan of `demux`.
 //! - [`stages`]: marking, dropping, policing.
-//! - [`nat`]: translation of addresses and ports.
+//! - [`nat`]: translation of addresses and ports; [`nat::nat64`]: between IPv6 and IPv4.
 //! - [`balance`]: load sharing.
 //! - `reload`: [`Reload`], what a running stage takes anew.
 //! - [`ipsec`]: ESP by policies, of `weir-esp`.
@@ -58,7 +58,7 @@ pub use chain::{Chain, ChainError, STAGES_MAX, StageCounts};
 pub use composed::{Composed, Outcome};
 pub use edits::{Edits, Routed};
 pub use flow::{Direction, Endpoints, Flow};
-pub use layers::{Fragment, Layers};
+pub use layers::{Fragment, Layers, UNROUTED};
 pub use packet::{Bytes, Fate, Packet, Ticket, Trace};
 pub use reload::Reload;
 pub use stage::{RestoreError, Restored, Stage};

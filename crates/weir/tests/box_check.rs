@@ -57,6 +57,45 @@ fn a_configuration_whose_interfaces_alone_are_missing_is_not_refused() {
     assert_eq!(said.lines().count(), 2, "{said}");
 }
 
+/// Of a stage `nat64`: the line, and the remedy.
+#[test]
+fn a_translator_between_ipv6_and_ipv4_says_what_is_wrong_and_where() {
+    let first = LINKS.lines().count() + 1;
+    let stage = "[[stage]]\nkind = 'nat64'\n";
+    for (text, line, remedy) in [
+        ("prefix = '64:ff9b::/97'", 2, "32, 40, 48, 56, 64 or 96"),
+        ("match = 'udp'", 2, "`inside`"),
+        ("ftp = true", 2, "leave it out"),
+        ("inside = ['10.0.0.0/8']", 2, "2001:db8:1::/48"),
+        ("pool = ['x']", 2, "IPv4 address"),
+        ("pool = ['203.0.113.5']\nmtu = 100", 0, "1280 to 65535"),
+        ("pool = ['203.0.113.5']\nsubscriber = 8", 0, "32 to 128"),
+        ("[[stage]]\nkind = 'nat'", 2, "`pool` of other addresses"),
+        (
+            "pool = ['203.0.113.5']\n[[stage]]\nkind = 'nat64'\npool = ['203.0.113.6']",
+            3,
+            "another one",
+        ),
+        (
+            "[[stage.forward]]\nprotocol = 'tcp'\nfrom = '203.0.113.5:80'\nto = '10.0.0.1:80'",
+            5,
+            "[2001:db8::1]:80",
+        ),
+    ] {
+        let run = check("box-check-nat64", &format!("{LINKS}{stage}{text}\n"));
+        assert_eq!(run.status.code(), Some(2), "{text}: {run:?}");
+        let said = stderr(&run);
+        let place = format!("box.toml:{}:", first + line);
+        assert!(
+            said.contains(&place) && said.contains(remedy),
+            "{text}: {said}"
+        );
+    }
+    let nat = format!("{LINKS}[[stage]]\nkind = 'nat'\nmtu = 1280\n");
+    let said = stderr(&check("box-check-nat64", &nat));
+    assert!(said.contains("is of kind = \"nat64\""), "{said}");
+}
+
 #[test]
 fn short_forms_print_what_run_accepts_and_nothing_else() {
     let folder = Folder::new("box-print");
@@ -79,6 +118,18 @@ fn short_forms_print_what_run_accepts_and_nothing_else() {
             "10.0.0.2",
         ],
         &["ipsec", "missing1", "missing0", "--sa", "sa.toml"],
+        &["nat64", "missing0", "missing1"],
+        &[
+            "nat64",
+            "missing0",
+            "missing1",
+            "--prefix",
+            "2001:db8:64::/48",
+            "--pool",
+            "203.0.113.5",
+            "--forward",
+            "tcp:203.0.113.5:80=[2001:db8::2]:80",
+        ],
     ] {
         let printed = run(&[good, &["--print"]].concat());
         assert!(printed.status.success(), "{printed:?}");
@@ -90,6 +141,20 @@ fn short_forms_print_what_run_accepts_and_nothing_else() {
     }
     for (wrong, why) in [
         (&["nat", "missing0", "missing0"][..], "missing0"),
+        (
+            &[
+                "nat64",
+                "missing0",
+                "missing1",
+                "--prefix",
+                "2001:db8::1/96",
+            ],
+            "2001:db8::/96",
+        ),
+        (
+            &["nat64", "missing0", "missing1", "--prefix", "2001:db8::/65"],
+            "32, 40, 48, 56, 64 or 96",
+        ),
         (&["nat", "missing0", "missing1", "--block", "3"], "block"),
         (
             &[

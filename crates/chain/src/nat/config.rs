@@ -1,6 +1,7 @@
 //! Configuration of a translator: pool, blocks, limits, timeouts, forwards.
 
-use std::net::Ipv4Addr;
+use super::inside::Inside;
+use std::net::{Ipv4Addr, Ipv6Addr};
 
 /// Addresses of a pool, at most.
 pub const POOL_MAX: usize = 256;
@@ -61,37 +62,33 @@ pub enum Filtering {
     AddressAndPortDependent,
 }
 
-/// An IPv4 prefix.
+/// A prefix of addresses of the inside.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Prefix {
+pub struct Prefix<A = Ipv4Addr> {
     /// An address in it.
-    pub address: Ipv4Addr,
-    /// Its length in bits, 0 to 32.
+    pub address: A,
+    /// Its length in bits, 0 to 32 or 128.
     pub len: u8,
 }
 
-impl Prefix {
+impl<A: Inside> Prefix<A> {
     /// Whether it contains an address.
     #[inline]
-    pub fn contains(&self, address: Ipv4Addr) -> bool {
-        let differ = self.address.to_bits() ^ address.to_bits();
-        differ
-            .checked_shr(32 - u32::from(self.len.min(32)))
-            .unwrap_or(0)
-            == 0
+    pub fn contains(&self, address: A) -> bool {
+        self.address.masked(self.len) == address.masked(self.len)
     }
 }
 
 /// A static forward: packets from the outside to a port of the pool go to a
 /// port of the inside.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Forward {
+pub struct Forward<A = Ipv4Addr> {
     /// [`Transport::Tcp`] or [`Transport::Udp`].
     pub transport: Transport,
     /// An address of the pool, and a port other than 0.
     pub outside: (Ipv4Addr, u16),
     /// The address and port of the inside.
-    pub inside: (Ipv4Addr, u16),
+    pub inside: (A, u16),
 }
 
 /// How long a session lives without a packet, in ns.
@@ -118,14 +115,15 @@ impl Default for Timeouts {
     }
 }
 
-/// The configuration of a translator.
+/// The configuration of a translator, whose inside has addresses of type `A`: IPv4 for NAT44, IPv6
+/// for NAT64.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct NatConfig {
+pub struct NatConfig<A = Ipv4Addr> {
     /// The public addresses, 1 to [`POOL_MAX`].
     pub pool: Vec<Ipv4Addr>,
     /// Sources that are translated, without the pool itself. Packets to these
     /// addresses from the outside are dropped.
-    pub inside: Vec<Prefix>,
+    pub inside: Vec<Prefix<A>>,
     /// Number of ports of a block: [`BLOCK_MIN`] to [`PORTS`]. A subscriber gets
     /// ports in blocks, each with one line in the log (RFC 6888 REQ-14).
     pub block: u32,
@@ -133,13 +131,16 @@ pub struct NatConfig {
     pub blocks_max: u32,
     /// Sessions, at most: up to [`SESSIONS_MAX`].
     pub sessions_max: u32,
+    /// Bits of an address of the inside that name its subscriber: all of IPv4, by default 64 of
+    /// IPv6, since a host has as many addresses of its network as it likes.
+    pub subscriber_len: u8,
     /// Sessions of a subscriber, at most; of those that begin outside, half as
     /// many.
     pub subscriber_sessions_max: u32,
     /// Which packets a mapping lets in.
     pub filtering: Filtering,
     /// Static forwards, at most [`FORWARDS_MAX`].
-    pub forwards: Vec<Forward>,
+    pub forwards: Vec<Forward<A>>,
     /// Whether control connections of FTP are followed, and the addresses in them translated.
     pub ftp: bool,
     /// Lives of sessions.
@@ -160,14 +161,31 @@ impl Default for NatConfig {
         ];
         let shared = ([100, 64, 0, 0], 10);
         let inside = private.into_iter().chain([shared]);
+        let inside = inside.map(|(address, len)| Prefix {
+            address: address.into(),
+            len,
+        });
+        NatConfig::of(inside.collect(), Ipv4Addr::BITS as u8)
+    }
+}
+
+impl Default for NatConfig<Ipv6Addr> {
+    fn default() -> NatConfig<Ipv6Addr> {
+        let all = Prefix {
+            address: Ipv6Addr::UNSPECIFIED,
+            len: 0,
+        };
+        NatConfig::of(vec![all], 64)
+    }
+}
+
+impl<A> NatConfig<A> {
+    /// The defaults, for these sources.
+    fn of(inside: Vec<Prefix<A>>, subscriber_len: u8) -> NatConfig<A> {
         NatConfig {
             pool: Vec::new(),
-            inside: inside
-                .map(|(address, len)| Prefix {
-                    address: address.into(),
-                    len,
-                })
-                .collect(),
+            inside,
+            subscriber_len,
             block: 1024,
             blocks_max: PORTS / 1024,
             sessions_max: 1 << 20,
@@ -218,6 +236,12 @@ pub enum NatError {
         /// The most that is accepted.
         max: u64,
     },
+    /// A forward of NAT64 leads to the prefix.
+    #[error("forward to {address}: it is in `prefix`, and so no address of the inside")]
+    InPrefix {
+        /// The address.
+        address: Ipv6Addr,
+    },
     /// A forward does not fit.
     #[error("forward of {address}:{port}: {why}")]
     Forward {
@@ -230,11 +254,17 @@ pub enum NatError {
     },
 }
 
-impl NatConfig {
+impl<A: Inside> NatConfig<A> {
     /// Whether `inside` has an address.
     #[inline]
-    pub(super) fn names_inside(&self, address: Ipv4Addr) -> bool {
+    pub(super) fn names_inside(&self, address: A) -> bool {
         self.inside.iter().any(|prefix| prefix.contains(address))
+    }
+
+    /// Whether an address is translated: one in `inside` that is not the pool's.
+    pub(super) fn is_translated(&self, address: A) -> bool {
+        let is_pool = |own: &Ipv4Addr| A::BITS == 32 && own.to_bits() == address.short();
+        self.names_inside(address) && !self.pool.iter().any(is_pool)
     }
 
     /// Checks the configuration.
@@ -277,6 +307,12 @@ impl NatConfig {
                 SESSIONS_MAX.into(),
             ),
             (
+                "subscriber",
+                self.subscriber_len.into(),
+                u64::from(A::BITS / 4),
+                A::BITS.into(),
+            ),
+            (
                 "subscriber_sessions_max",
                 self.subscriber_sessions_max.into(),
                 1,
@@ -306,14 +342,11 @@ impl NatConfig {
                 "port 0 is no port"
             } else if forward.transport == Transport::Icmp {
                 "only TCP and UDP have ports"
-            } else if !self.names_inside(forward.inside.0) || self.pool.contains(&forward.inside.0)
-            {
+            } else if !self.is_translated(forward.inside.0) {
                 "its target is not in `inside`"
             } else if before.any(|other| {
-                let is_same = |a: (Ipv4Addr, u16), b: (Ipv4Addr, u16)| a == b;
                 other.transport == forward.transport
-                    && (is_same(other.outside, forward.outside)
-                        || is_same(other.inside, forward.inside))
+                    && (other.outside == forward.outside || other.inside == forward.inside)
             }) {
                 "an earlier forward has the same port"
             } else {

@@ -5,7 +5,7 @@ use crate::flow::Direction;
 use ahash::RandomState;
 use hashbrown::HashMap;
 use std::collections::VecDeque;
-use std::net::Ipv4Addr;
+use std::net::IpAddr;
 
 /// Packets whose fragments are being translated, at most.
 const PACKETS_MAX: usize = 4096;
@@ -28,23 +28,24 @@ const WAIT: u64 = 1_000_000_000;
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(super) struct FragmentKey {
     pub(super) direction: Direction,
-    pub(super) src: Ipv4Addr,
-    pub(super) dst: Ipv4Addr,
+    pub(super) src: IpAddr,
+    pub(super) dst: IpAddr,
     pub(super) protocol: u8,
-    pub(super) id: u16,
+    pub(super) id: u32,
 }
 
 #[derive(Debug)]
 struct Waiting {
     until: u64,
     key: FragmentKey,
+    /// Frame or packet, as the caller has it.
     frame: Vec<u8>,
 }
 
 /// The fragmented packets on their way.
 #[derive(Debug)]
 pub(super) struct Fragments {
-    known: HashMap<FragmentKey, (u64, Ipv4Addr), RandomState>,
+    known: HashMap<FragmentKey, (u64, IpAddr), RandomState>,
     /// In order of time.
     order: VecDeque<(u64, FragmentKey)>,
     waiting: VecDeque<Waiting>,
@@ -64,7 +65,7 @@ impl Fragments {
 
     /// Records how the first fragment was translated; returns the fragments
     /// that have waited for it.
-    pub(super) fn first(&mut self, now: u64, key: FragmentKey, to: Ipv4Addr) -> Vec<Vec<u8>> {
+    pub(super) fn first(&mut self, now: u64, key: FragmentKey, to: IpAddr) -> Vec<Vec<u8>> {
         self.poll(now);
         if self.order.len() >= PACKETS_MAX
             && let Some((until, oldest)) = self.order.pop_front()
@@ -82,7 +83,7 @@ impl Fragments {
     }
 
     /// How a later fragment is translated; `None` before the first one came.
-    pub(super) fn find(&self, now: u64, key: &FragmentKey) -> Option<Ipv4Addr> {
+    pub(super) fn find(&self, now: u64, key: &FragmentKey) -> Option<IpAddr> {
         let (until, to) = self.known.get(key)?;
         (now < *until).then_some(*to)
     }
@@ -146,11 +147,11 @@ mod tests {
         fragments.first(0, key(0), to);
         fragments.first(1, key(0), to);
         // As many more as have room: the first place of the packet goes.
-        for id in 1..PACKETS_MAX as u16 {
+        for id in 1..PACKETS_MAX as u32 {
             fragments.first(2, key(id), to);
         }
         assert_eq!(fragments.find(3, &key(0)), Some(to));
-        fragments.first(3, key(PACKETS_MAX as u16), to);
+        fragments.first(3, key(PACKETS_MAX as u32), to);
         assert_eq!(fragments.find(3, &key(0)), None, "the oldest of all");
     }
 }

@@ -3,33 +3,100 @@
 //! a packet that was seen outside (RFC 6888 §4, RFC 6302).
 
 use super::config::Transport;
+use super::inside::Inside;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
-use std::net::Ipv4Addr;
+use std::fmt;
+use std::net::{IpAddr, Ipv4Addr};
 use std::ops::RangeInclusive;
 
 /// Length of a line, at most, in bytes.
 pub const LINE_MAX: usize = 1024;
+
+/// A subscriber: an address, or the prefix of its network.
+#[derive(Clone, Copy, PartialEq, Eq, Serialize, Deserialize, Debug)]
+#[serde(try_from = "String", into = "String")]
+pub struct Subscriber {
+    /// The address, or the first one of the prefix.
+    pub address: IpAddr,
+    /// The length of the prefix in bits; `None` of a single address.
+    pub len: Option<u8>,
+}
+
+impl Subscriber {
+    /// The subscriber that the first `len` bits of an address name.
+    pub(super) fn of(address: impl Into<IpAddr>, len: u8) -> Subscriber {
+        let address = address.into();
+        let bits = if address.is_ipv4() { 32 } else { 128 };
+        Subscriber {
+            address,
+            len: (len < bits).then_some(len),
+        }
+    }
+
+    /// Whether an address is the subscriber's.
+    pub fn has(&self, address: IpAddr) -> bool {
+        match (self.address, address, self.len) {
+            (IpAddr::V6(own), IpAddr::V6(address), Some(len)) => own == address.masked(len),
+            (own, address, _) => own == address,
+        }
+    }
+}
+
+impl fmt::Display for Subscriber {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.len {
+            Some(len) => write!(f, "{}/{len}", self.address),
+            None => self.address.fmt(f),
+        }
+    }
+}
+
+impl From<Subscriber> for String {
+    fn from(subscriber: Subscriber) -> String {
+        subscriber.to_string()
+    }
+}
+
+impl TryFrom<String> for Subscriber {
+    type Error = &'static str;
+
+    fn try_from(text: String) -> Result<Subscriber, &'static str> {
+        let read = || {
+            let (address, len) = match text.split_once('/') {
+                Some((address, len)) => (address, len.parse().ok()?),
+                None => (text.as_str(), 128),
+            };
+            let address: IpAddr = address.parse().ok()?;
+            let is_known = match address {
+                IpAddr::V4(_) => len == 128,
+                IpAddr::V6(address) => len <= 128 && address.masked(len) == address,
+            };
+            is_known.then(|| Subscriber::of(address, len))
+        };
+        read().ok_or("the subscriber is no address, and no IPv6 prefix")
+    }
+}
 
 /// An event of the log; times are those of the calls.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Event {
     Allocated {
         at: u64,
-        subscriber: Ipv4Addr,
+        subscriber: Subscriber,
         pool: Ipv4Addr,
         ports: (u16, u16),
     },
     Released {
         at: u64,
-        subscriber: Ipv4Addr,
+        subscriber: Subscriber,
         pool: Ipv4Addr,
         ports: (u16, u16),
     },
     Forward {
         at: u64,
         transport: Transport,
-        subscriber: (Ipv4Addr, u16),
+        subscriber: (Subscriber, u16),
         outside: (Ipv4Addr, u16),
     },
 }
@@ -55,9 +122,9 @@ pub struct Line {
     pub time_ns: u64,
     /// The event.
     pub event: Kind,
-    /// The subscriber's address.
+    /// The subscriber: an address, or an IPv6 prefix.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub subscriber: Option<Ipv4Addr>,
+    pub subscriber: Option<Subscriber>,
     /// The address of the pool.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pool: Option<Ipv4Addr>,
@@ -172,7 +239,7 @@ struct Term {
     last: u16,
     /// A forward is of one transport.
     transport: Option<String>,
-    subscriber: Ipv4Addr,
+    subscriber: Subscriber,
 }
 
 /// A log, arranged for finding subscribers.
@@ -234,7 +301,7 @@ impl Inverted {
         transport: &str,
         pool: Ipv4Addr,
         port: u16,
-    ) -> Option<Ipv4Addr> {
+    ) -> Option<Subscriber> {
         let all = self.find_all(time_ns..=time_ns, transport, pool, port);
         // At the instant of a change, it is who has it from then on.
         all.last().copied()
@@ -247,7 +314,7 @@ impl Inverted {
         transport: &str,
         pool: Ipv4Addr,
         port: u16,
-    ) -> Vec<Ipv4Addr> {
+    ) -> Vec<Subscriber> {
         let here = self.terms.range((pool, 0)..=(pool, port));
         let then = here.flat_map(|(_, terms)| terms).filter(|term| {
             term.from <= *times_ns.end() && *times_ns.start() <= term.to && port <= term.last
@@ -277,7 +344,7 @@ impl Inverted {
         blocks.retain(|block| has_some(block));
         let mut found = [forwards, blocks].concat();
         found.sort_by_key(|term| term.from);
-        let mut subscribers: Vec<Ipv4Addr> = Vec::new();
+        let mut subscribers: Vec<Subscriber> = Vec::new();
         for term in found {
             if !subscribers.contains(&term.subscriber) {
                 subscribers.push(term.subscriber);
@@ -293,8 +360,8 @@ mod tests {
 
     const POOL: Ipv4Addr = Ipv4Addr::new(203, 0, 113, 1);
 
-    fn subscriber(last: u8) -> Ipv4Addr {
-        Ipv4Addr::new(10, 0, 0, last)
+    fn subscriber(last: u8) -> Subscriber {
+        Subscriber::of(Ipv4Addr::new(10, 0, 0, last), 32)
     }
 
     /// A block, or a forward of UDP, of ports 2000 on.
@@ -311,12 +378,26 @@ mod tests {
         }
     }
 
-    fn found(lines: &[Line], times_ns: RangeInclusive<u64>) -> Vec<Ipv4Addr> {
+    fn found(lines: &[Line], times_ns: RangeInclusive<u64>) -> Vec<Subscriber> {
         let mut log = Inverted::default();
         for line in lines {
             log.read(&line.json()).unwrap();
         }
         log.find_all(times_ns, "udp", POOL, 2000)
+    }
+
+    #[test]
+    fn a_subscriber_is_read_as_it_is_written() {
+        let read = |text: &str| Subscriber::try_from(text.to_owned());
+        for text in ["10.0.0.5", "2001:db8::5", "2001:db8:0:1::/64"] {
+            assert_eq!(read(text).unwrap().to_string(), text);
+        }
+        for text in ["", "10.0.0.0/8", "2001:db8::5/64", "::/129", "::/x"] {
+            assert!(read(text).is_err(), "{text}");
+        }
+        let network = read("2001:db8:0:1::/64").unwrap();
+        assert!(network.has("2001:db8:0:1::9".parse().unwrap()));
+        assert!(!network.has("2001:db8:0:2::9".parse().unwrap()));
     }
 
     #[test]

@@ -16,12 +16,16 @@
 //! Not translated, and so dropped outward: protocols other than TCP, UDP and
 //! ICMP. One application gateway changes payloads, if it is configured: FTP's
 //! (`nat/ftp.rs`).
+//!
+//! The tables, ports, log and limits serve [`nat64`], too.
 
 mod config;
 mod fragments;
 mod ftp;
 mod icmp;
+mod inside;
 pub mod log;
+pub mod nat64;
 mod ports;
 mod state;
 mod table;
@@ -30,6 +34,7 @@ pub use config::{
     BLOCK_MIN, FIRST_PORT, FORWARDS_MAX, Filtering, Forward, NatConfig, NatError, POOL_MAX, PORTS,
     Prefix, SESSIONS_MAX, Timeouts, Transport,
 };
+pub use inside::Inside;
 pub use table::NatCounts;
 
 use crate::batch::{Batch, Output};
@@ -372,7 +377,7 @@ impl Nat {
             dst: quoted.tuple.src,
             ..quoted.tuple
         };
-        let found = self.table.endpoints(Direction::Outward, &reply);
+        let found = self.table.endpoints_outward(&reply);
         let (_, outside) = found.ok_or("icmp-unmapped")?;
         quoted.rewrite(packet, false, outside);
         if is_inside {
@@ -401,7 +406,7 @@ impl Nat {
                 ..quoted.tuple
             };
             // None: about a packet of the base's own.
-            if let Some((inside, _)) = self.table.endpoints(Direction::Inward, &sent) {
+            if let Some((inside, _)) = self.table.endpoints_inward(&sent) {
                 quoted.rewrite(packet, true, inside);
                 packet.set_destination(inside.0.into());
             }
@@ -434,9 +439,9 @@ impl Nat {
         let Some(key) = fragment_key(packet, header, direction) else {
             return;
         };
-        for frame in self.fragments.first(now, key, to) {
+        for frame in self.fragments.first(now, key, to.into()) {
             let mut waited = Packet::own(frame);
-            readdress(&mut waited, direction, to);
+            readdress(&mut waited, direction, to.into());
             if let (Bytes::Own(frame), _) = waited.finish() {
                 output.send(direction, frame);
             }
@@ -463,20 +468,20 @@ impl Nat {
     }
 }
 
-fn readdress(packet: &mut Packet<'_>, direction: Direction, to: Ipv4Addr) {
+fn readdress(packet: &mut Packet<'_>, direction: Direction, to: IpAddr) {
     match direction {
-        Direction::Outward => packet.set_source(to.into()),
-        Direction::Inward => packet.set_destination(to.into()),
+        Direction::Outward => packet.set_source(to),
+        Direction::Inward => packet.set_destination(to),
     };
 }
 
 fn fragment_key(packet: &Packet<'_>, header: Header, direction: Direction) -> Option<FragmentKey> {
     Some(FragmentKey {
         direction,
-        src: header.src,
-        dst: header.dst,
+        src: header.src.into(),
+        dst: header.dst.into(),
         protocol: header.protocol.0,
-        id: packet.fragment()?.id,
+        id: packet.fragment()?.id.into(),
     })
 }
 

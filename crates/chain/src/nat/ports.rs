@@ -3,6 +3,7 @@
 //! its ports (RFC 6888 §4).
 
 use super::config::{FIRST_PORT, NatConfig, PORTS};
+use super::inside::Inside;
 use std::collections::{HashMap, VecDeque};
 use std::net::Ipv4Addr;
 use weir_wire::rng::SplitMix64;
@@ -44,7 +45,7 @@ pub(super) struct Ports {
 }
 
 impl Ports {
-    pub(super) fn new(config: &NatConfig, seed: u64) -> Ports {
+    pub(super) fn new<A: Inside>(config: &NatConfig<A>, seed: u64) -> Ports {
         let count = (PORTS / config.block) as u16;
         let addresses = config.pool.iter().map(|&address| {
             let mut forwarded: [Vec<u16>; 3] = Default::default();
@@ -283,7 +284,7 @@ mod tests {
     use super::*;
 
     fn ports(block: u32) -> Ports {
-        let config = NatConfig {
+        let config: NatConfig = NatConfig {
             pool: vec![Ipv4Addr::new(203, 0, 113, 1), Ipv4Addr::new(203, 0, 113, 2)],
             block,
             ..NatConfig::default()

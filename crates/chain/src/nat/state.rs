@@ -1,7 +1,7 @@
 //! The state of a translator as bytes, for the next one: mappings, sessions, and blocks that rest.
 //!
 //! ```text
-//!  "weirnat1"  block size, pool: number, addresses
+//!  "weirnat1", or "weirn641" with an inside of IPv6;  block size, pool: number, addresses
 //!  mappings:   number; of each transport, inside, outside, whether it is static
 //!  sessions:   number; of each mapping, remote, last use, what it has seen, who began it
 //!  resting:    number; of each the time until, pool address, block
@@ -11,16 +11,15 @@
 //! configuration no longer allows (an address that is not in the pool, a port that is forwarded
 //! now) is left out. The kernel's entries are none of it: they ended with the process.
 
-use super::config::{NatConfig, Transport};
+use super::config::Transport;
+use super::inside::Inside;
 use std::net::Ipv4Addr;
-
-const MAGIC: &[u8; 8] = b"weirnat1";
 
 /// A mapping, as saved.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct SavedMapping {
+pub(super) struct SavedMapping<A> {
     pub(super) transport: Transport,
-    pub(super) inside: (Ipv4Addr, u16),
+    pub(super) inside: (A, u16),
     pub(super) outside: (Ipv4Addr, u16),
     pub(super) is_static: bool,
 }
@@ -45,19 +44,35 @@ pub(super) struct SavedRest {
 }
 
 /// Everything.
-#[derive(Clone, PartialEq, Eq, Default, Debug)]
-pub(super) struct Saved {
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) struct Saved<A> {
     pub(super) block: u32,
-    pub(super) mappings: Vec<SavedMapping>,
+    pub(super) mappings: Vec<SavedMapping<A>>,
     pub(super) sessions: Vec<SavedSession>,
     pub(super) resting: Vec<SavedRest>,
 }
 
-impl Saved {
+impl<A> Default for Saved<A> {
+    fn default() -> Saved<A> {
+        Saved {
+            block: 0,
+            mappings: Vec::new(),
+            sessions: Vec::new(),
+            resting: Vec::new(),
+        }
+    }
+}
+
+/// Bytes of a saved mapping.
+const fn mapping_len<A: Inside>() -> usize {
+    10 + A::BITS as usize / 8
+}
+
+impl<A: Inside> Saved<A> {
     pub(super) fn bytes(&self) -> Vec<u8> {
-        let room = 32 + self.mappings.len() * 14 + self.sessions.len() * 20;
+        let room = 32 + self.mappings.len() * mapping_len::<A>() + self.sessions.len() * 20;
         let mut out = Vec::with_capacity(room + self.resting.len() * 14);
-        out.extend_from_slice(MAGIC);
+        out.extend_from_slice(A::MAGIC);
         out.extend(self.block.to_be_bytes());
         let end = |out: &mut Vec<u8>, (address, port): (Ipv4Addr, u16)| {
             out.extend(address.octets());
@@ -66,7 +81,8 @@ impl Saved {
         out.extend((self.mappings.len() as u32).to_be_bytes());
         for mapping in &self.mappings {
             out.push(mapping.transport.index() as u8);
-            end(&mut out, mapping.inside);
+            mapping.inside.0.put(&mut out);
+            out.extend(mapping.inside.1.to_be_bytes());
             end(&mut out, mapping.outside);
             out.push(mapping.is_static.into());
         }
@@ -88,13 +104,13 @@ impl Saved {
     }
 
     /// Reads what [`bytes`](Self::bytes) wrote; `None` if it is something else.
-    pub(super) fn read(bytes: &[u8]) -> Option<Saved> {
-        let mut reader = Reader(bytes.strip_prefix(MAGIC)?);
+    pub(super) fn read(bytes: &[u8]) -> Option<Saved<A>> {
+        let mut reader = Reader(bytes.strip_prefix(A::MAGIC)?);
         let mut saved = Saved {
             block: reader.u32()?,
             ..Saved::default()
         };
-        for _ in 0..reader.count(14)? {
+        for _ in 0..reader.count(mapping_len::<A>())? {
             let transport = match reader.u8()? {
                 0 => Transport::Tcp,
                 1 => Transport::Udp,
@@ -103,7 +119,7 @@ impl Saved {
             };
             saved.mappings.push(SavedMapping {
                 transport,
-                inside: reader.end()?,
+                inside: (reader.inside()?, reader.u16()?),
                 outside: reader.end()?,
                 is_static: reader.u8()? != 0,
             });
@@ -157,6 +173,12 @@ impl Reader<'_> {
         Some(self.array::<4>()?.into())
     }
 
+    fn inside<A: Inside>(&mut self) -> Option<A> {
+        let (address, rest) = A::read(self.0)?;
+        self.0 = rest;
+        Some(address)
+    }
+
     fn end(&mut self) -> Option<(Ipv4Addr, u16)> {
         Some((self.address()?, self.u16()?))
     }
@@ -167,11 +189,4 @@ impl Reader<'_> {
         let room = (count as usize).checked_mul(len)?;
         (room <= self.0.len()).then_some(count)
     }
-}
-
-/// Whether a mapping may be as it was, by the configuration alone.
-pub(super) fn is_allowed(config: &NatConfig, mapping: &SavedMapping) -> bool {
-    config.names_inside(mapping.inside.0)
-        && !config.pool.contains(&mapping.inside.0)
-        && config.pool.contains(&mapping.outside.0)
 }

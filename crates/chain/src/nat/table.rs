@@ -11,10 +11,14 @@
 
 mod control;
 mod restore;
+mod tuple;
+
+pub(super) use tuple::{Translation, Tuple};
 
 use super::config::{Filtering, NatConfig, Timeouts, Transport};
 use super::ftp::{CONTROL_PORT, Control};
-use super::log::Event;
+use super::inside::Inside;
+use super::log::{Event, Subscriber as Name};
 use super::ports::{BlockId, Ports};
 use crate::flow::Direction;
 use crate::packet::TCP_CONTROL;
@@ -23,8 +27,8 @@ use ahash::RandomState;
 use griddle::HashMap;
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashSet, VecDeque};
-use std::hash::{Hash, Hasher};
 use std::net::Ipv4Addr;
+use tuple::{Hit, tuples};
 
 /// Sessions that end in one call, at most.
 const EXPIRE_MAX: usize = 4096;
@@ -45,31 +49,13 @@ const FIN: u8 = 1;
 const SYN: u8 = 2;
 const RST: u8 = 4;
 
-/// Addresses, ports and transport of a packet: one direction of a session.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Tuple {
-    pub(super) transport: Transport,
-    pub(super) src: (Ipv4Addr, u16),
-    pub(super) dst: (Ipv4Addr, u16),
-}
-
-/// One word: the fields one by one are seven.
-impl Hash for Tuple {
-    #[inline]
-    fn hash<H: Hasher>(&self, state: &mut H) {
-        let end = |(address, port): (Ipv4Addr, u16)| {
-            u128::from(address.to_bits()) << 16 | u128::from(port)
-        };
-        state.write_u128((self.transport as u128) << 96 | end(self.src) << 48 | end(self.dst));
-    }
-}
-
 /// One end of a mapping.
-type End = (Transport, Ipv4Addr, u16);
+type End<A = Ipv4Addr> = (Transport, A, u16);
 
 #[derive(Debug)]
-struct Subscriber {
-    address: Ipv4Addr,
+struct Subscriber<A> {
+    /// With zeros behind the bits that name the subscriber.
+    address: A,
     pool: u16,
     blocks: Vec<BlockId>,
     sessions: u32,
@@ -80,9 +66,9 @@ struct Subscriber {
 }
 
 #[derive(Debug)]
-struct Mapping {
+struct Mapping<A> {
     transport: Transport,
-    inside: (Ipv4Addr, u16),
+    inside: (A, u16),
     outside: (Ipv4Addr, u16),
     subscriber: u32,
     sessions: u32,
@@ -107,18 +93,6 @@ struct Session {
     is_ftp: bool,
 }
 
-/// How a packet is translated.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Translation {
-    /// Outward the new source, inward the new destination.
-    pub(super) to: (Ipv4Addr, u16),
-    pub(super) cookie: u64,
-    /// The kernel may translate the next packets.
-    pub(super) is_cacheable: bool,
-    /// The session, if it is a control connection of FTP.
-    pub(super) control: Option<u32>,
-}
-
 /// Numbers of what there is.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct NatCounts {
@@ -141,15 +115,15 @@ pub struct NatCounts {
 /// All state of a translator. Its tables grow a few places at a time: while a million sessions move,
 /// packets would wait for longer than the gate allows.
 #[derive(Debug)]
-pub(super) struct Table {
+pub(super) struct Table<A = Ipv4Addr> {
     ports: Ports,
-    subscribers: Slots<Subscriber>,
-    mappings: Slots<Mapping>,
+    subscribers: Slots<Subscriber<A>>,
+    mappings: Slots<Mapping<A>>,
     sessions: Slots<Session>,
-    by_address: HashMap<Ipv4Addr, u32, RandomState>,
-    by_inside: HashMap<End, u32, RandomState>,
+    by_address: HashMap<A, u32, RandomState>,
+    by_inside: HashMap<End<A>, u32, RandomState>,
     by_outside: HashMap<End, u32, RandomState>,
-    outward: HashMap<Tuple, u32, RandomState>,
+    outward: HashMap<Tuple<A>, u32, RandomState>,
     inward: HashMap<Tuple, u32, RandomState>,
     /// Number of sessions of a mapping with a remote address, if that filters.
     remotes: HashMap<(u32, Ipv4Addr), u32, RandomState>,
@@ -166,14 +140,15 @@ pub(super) struct Table {
     pub(super) events: VecDeque<Event>,
     timeouts: Timeouts,
     filtering: Filtering,
+    subscriber_len: u8,
     blocks_max: usize,
     sessions_max: usize,
     subscriber_sessions_max: u32,
     pub(super) counts: NatCounts,
 }
 
-impl Table {
-    pub(super) fn new(config: &NatConfig, seed: u64) -> Table {
+impl<A: Inside> Table<A> {
+    pub(super) fn new(config: &NatConfig<A>, seed: u64) -> Table<A> {
         let state = |stream: u64| RandomState::with_seeds(seed, stream, !seed, 0x6e61_7400);
         let mut table = Table {
             ports: Ports::new(config, seed),
@@ -195,6 +170,7 @@ impl Table {
             events: VecDeque::new(),
             timeouts: config.timeouts,
             filtering: config.filtering,
+            subscriber_len: config.subscriber_len,
             blocks_max: config.blocks_max as usize,
             sessions_max: config.sessions_max as usize,
             subscriber_sessions_max: config.subscriber_sessions_max,
@@ -208,14 +184,14 @@ impl Table {
 
     fn forward(
         &mut self,
-        config: &NatConfig,
+        config: &NatConfig<A>,
         transport: Transport,
         outside: (Ipv4Addr, u16),
-        inside: (Ipv4Addr, u16),
+        inside: (A, u16),
     ) {
         let pool = config.pool.iter().position(|address| *address == outside.0);
         let pool = pool.unwrap_or_default() as u16;
-        let subscriber = match self.by_address.get(&inside.0) {
+        let subscriber = match self.by_address.get(&self.owner_of(inside.0)) {
             Some(subscriber) => *subscriber,
             None => self.enter_subscriber(inside.0, pool),
         };
@@ -234,9 +210,20 @@ impl Table {
         self.events.push_back(Event::Forward {
             at: 0,
             transport,
-            subscriber: inside,
+            subscriber: (Name::of(inside.0, A::BITS), inside.1),
             outside,
         });
+    }
+
+    /// What names the subscriber of an address.
+    #[inline]
+    fn owner_of(&self, address: A) -> A {
+        address.masked(self.subscriber_len)
+    }
+
+    /// The subscriber of an address, for the log.
+    fn name_of(&self, address: A) -> Name {
+        Name::of(self.owner_of(address), self.subscriber_len)
     }
 
     /// Translates a packet from the inside; `control` are TCP's flags.
@@ -244,18 +231,18 @@ impl Table {
     pub(super) fn outward(
         &mut self,
         now: u64,
-        tuple: Tuple,
+        tuple: Tuple<A>,
         control: u8,
     ) -> Result<Translation, &'static str> {
         if let Some(&at) = self.outward.get(&tuple)
             && let Some(found) = self.hit(now, at, Direction::Outward, control)
         {
-            return Ok(found);
+            return Ok(found.outward());
         }
         let mapping = self.mapping_for(now, &tuple)?;
         let at = self.begin(now, mapping, tuple.dst, Direction::Outward)?;
-        self.hit(now, at, Direction::Outward, control)
-            .ok_or("no-session")
+        let found = self.hit(now, at, Direction::Outward, control);
+        Ok(found.ok_or("no-session")?.outward())
     }
 
     /// Translates a packet from the outside; `Ok(None)` without a mapping.
@@ -265,11 +252,11 @@ impl Table {
         now: u64,
         tuple: Tuple,
         control: u8,
-    ) -> Result<Option<Translation>, &'static str> {
+    ) -> Result<Option<Translation<A>>, &'static str> {
         if let Some(&at) = self.inward.get(&tuple)
             && let Some(found) = self.hit(now, at, Direction::Inward, control)
         {
-            return Ok(Some(found));
+            return Ok(Some(found.inward()));
         }
         let end = (tuple.transport, tuple.dst.0, tuple.dst.1);
         let Some(&mapping) = self.by_outside.get(&end) else {
@@ -283,7 +270,8 @@ impl Table {
         if let Some(mapping) = self.mappings.get_mut(mapping) {
             mapping.expected = None;
         }
-        Ok(self.hit(now, at, Direction::Inward, control))
+        let found = self.hit(now, at, Direction::Inward, control);
+        Ok(found.map(Hit::inward))
     }
 
     fn lets_in(&self, at: u32, remote: (Ipv4Addr, u16)) -> bool {
@@ -303,7 +291,7 @@ impl Table {
 
     /// A packet of a known session, which lives on; `None` if its time is over.
     #[inline]
-    fn hit(&mut self, now: u64, at: u32, direction: Direction, control: u8) -> Option<Translation> {
+    fn hit(&mut self, now: u64, at: u32, direction: Direction, control: u8) -> Option<Hit<A>> {
         let session = self.sessions.get_mut(at)?;
         let mapping = self.mappings.get(session.mapping)?;
         if session
@@ -338,10 +326,6 @@ impl Table {
         session.packets = session.packets.saturating_add(1);
         is_cacheable &= session.packets >= CACHED_FROM && control == 0 && !session.is_ftp;
         let of_ftp = session.is_ftp.then_some(at);
-        let to = match direction {
-            Direction::Outward => mapping.outside,
-            Direction::Inward => mapping.inside,
-        };
         if control & TCP_CONTROL != 0 && session.is_cached {
             // The kernel must not carry a connection that ends as an established one.
             session.is_cached = false;
@@ -349,8 +333,9 @@ impl Table {
         } else {
             session.is_cached |= is_cacheable;
         }
-        Some(Translation {
-            to,
+        Some(Hit {
+            inside: mapping.inside,
+            outside: mapping.outside,
             cookie: self.sessions.handle(at).cookie(),
             is_cacheable,
             control: of_ftp,
@@ -358,7 +343,7 @@ impl Table {
     }
 
     /// The mapping of a source, which is made if there is none.
-    fn mapping_for(&mut self, now: u64, tuple: &Tuple) -> Result<u32, &'static str> {
+    fn mapping_for(&mut self, now: u64, tuple: &Tuple<A>) -> Result<u32, &'static str> {
         let end = (tuple.transport, tuple.src.0, tuple.src.1);
         if let Some(&at) = self.by_inside.get(&end) {
             return Ok(at);
@@ -366,7 +351,7 @@ impl Table {
         if self.sessions.len() >= self.sessions_max {
             return Err("sessions-full");
         }
-        let subscriber = match self.by_address.get(&tuple.src.0) {
+        let subscriber = match self.by_address.get(&self.owner_of(tuple.src.0)) {
             Some(&subscriber) => subscriber,
             None => {
                 let pool = self.ports.choose_address(now).ok_or("pool-exhausted")?;
@@ -416,7 +401,7 @@ impl Table {
             .allocate(now, owner.pool)
             .ok_or("pool-exhausted")?;
         owner.blocks.push(id);
-        let subscriber = owner.address;
+        let subscriber = Name::of(owner.address, self.subscriber_len);
         self.events.push_back(Event::Allocated {
             at: now,
             subscriber,
@@ -429,7 +414,8 @@ impl Table {
         Ok((self.ports.address(id.pool), port))
     }
 
-    fn enter_subscriber(&mut self, address: Ipv4Addr, pool: u16) -> u32 {
+    fn enter_subscriber(&mut self, address: A, pool: u16) -> u32 {
+        let address = self.owner_of(address);
         let handle = self.subscribers.insert(Subscriber {
             address,
             pool,
@@ -442,7 +428,7 @@ impl Table {
         handle.at
     }
 
-    fn enter_mapping(&mut self, mapping: Mapping) -> u32 {
+    fn enter_mapping(&mut self, mapping: Mapping<A>) -> u32 {
         let (transport, inside, outside) = (mapping.transport, mapping.inside, mapping.outside);
         let at = self.mappings.insert(mapping).at;
         // A text of FTP may name an end that has a mapping: new sessions keep that one.
@@ -554,7 +540,7 @@ impl Table {
     }
 
     fn end_mapping_if_idle(&mut self, now: u64, at: u32) {
-        let is_idle = |mapping: &Mapping| mapping.sessions == 0 && !mapping.is_static;
+        let is_idle = |mapping: &Mapping<A>| mapping.sessions == 0 && !mapping.is_static;
         if !self.mappings.get(at).is_some_and(is_idle) {
             return;
         }
@@ -588,11 +574,11 @@ impl Table {
         };
         if self.ports.put_port(id, transport.index(), outside.1) {
             owner.blocks.retain(|other| *other != id);
-            let address = owner.address;
+            let name = Name::of(owner.address, self.subscriber_len);
             self.ports.release(now, id);
             self.events.push_back(Event::Released {
                 at: now,
-                subscriber: address,
+                subscriber: name,
                 pool: self.ports.address(id.pool),
                 ports: self.ports.range(block),
             });
@@ -601,7 +587,7 @@ impl Table {
     }
 
     fn leave_if_idle(&mut self, at: u32) {
-        let is_idle = |owner: &Subscriber| {
+        let is_idle = |owner: &Subscriber<A>| {
             owner.blocks.is_empty() && owner.sessions == 0 && owner.forwards == 0
         };
         let Some(owner) = self.subscribers.get(at).filter(|owner| is_idle(owner)) else {
@@ -668,18 +654,22 @@ impl Table {
             .contains_key(&(transport, outside.0, outside.1))
     }
 
-    /// The endpoints of the mapping of a session that is not touched: inside, outside.
-    /// `tuple` is as a packet of that direction has it.
-    pub(super) fn endpoints(
+    /// The endpoints of the mapping of a session that is not touched: inside, outside. `tuple` is as
+    /// a packet to the outside has it.
+    pub(super) fn endpoints_outward(
         &self,
-        direction: Direction,
-        tuple: &Tuple,
-    ) -> Option<((Ipv4Addr, u16), (Ipv4Addr, u16))> {
-        let at = match direction {
-            Direction::Outward => self.outward.get(tuple),
-            Direction::Inward => self.inward.get(tuple),
-        };
-        let session = self.sessions.get(*at?)?;
+        tuple: &Tuple<A>,
+    ) -> Option<((A, u16), (Ipv4Addr, u16))> {
+        self.endpoints(*self.outward.get(tuple)?)
+    }
+
+    /// As [`endpoints_outward`](Self::endpoints_outward), of a packet from the outside.
+    pub(super) fn endpoints_inward(&self, tuple: &Tuple) -> Option<((A, u16), (Ipv4Addr, u16))> {
+        self.endpoints(*self.inward.get(tuple)?)
+    }
+
+    fn endpoints(&self, session: u32) -> Option<((A, u16), (Ipv4Addr, u16))> {
+        let session = self.sessions.get(session)?;
         let mapping = self.mappings.get(session.mapping)?;
         Some((mapping.inside, mapping.outside))
     }
@@ -693,25 +683,6 @@ impl Table {
             ..self.counts
         }
     }
-}
-
-fn tuples(
-    transport: Transport,
-    inside: (Ipv4Addr, u16),
-    outside: (Ipv4Addr, u16),
-    remote: (Ipv4Addr, u16),
-) -> (Tuple, Tuple) {
-    let out = Tuple {
-        transport,
-        src: inside,
-        dst: remote,
-    };
-    let back = Tuple {
-        transport,
-        src: remote,
-        dst: outside,
-    };
-    (out, back)
 }
 
 /// How long a session lives without a packet.

@@ -8,6 +8,7 @@ mod ftp;
 mod ipfix;
 #[path = "../common/live.rs"]
 mod live;
+mod nat64;
 mod oracle;
 mod restart;
 

@@ -7,7 +7,8 @@
 //! ```
 //!
 //! What the router sends by itself on the outside link (ICMP errors, packets
-//! that waited for a neighbour) goes through the stages, too.
+//! that waited for a neighbour) goes through the stages, too. A packet that a
+//! stage has made in another version of IP comes back to the router for its way.
 
 use super::chain_cache::{Entries, Fresh};
 use super::metering::OutsideMeter;
@@ -17,11 +18,13 @@ use crate::shape::Shaper;
 use std::collections::HashMap;
 use std::time::Instant;
 use weir_chain::{
-    Batch, Bytes, Chain, Direction, Fate, Packet, Routed, Sent, SentFrame, Ticket, Trace,
+    Batch, Bytes, Chain, Direction, Fate, Packet, Routed, Sent, SentFrame, Ticket, Trace, UNROUTED,
 };
 use weir_link::xdp::ProcessCounter;
 use weir_tap::{FlowAction, Frame, Pull, Tap};
-use weir_wire::ethernet::Address;
+use weir_wire::ethernet::{self, Address};
+use weir_wire::field::{read_u16, write};
+use weir_wire::{EtherType, checksum};
 
 /// Number of frames that stages may hold. A further one is dropped.
 const HELD_MAX: usize = 65_536;
@@ -205,7 +208,8 @@ impl LiveChain {
             if let Some(routed) = routed {
                 self.cache(link, station, trace, Direction::Outward, routed);
             }
-            decisions[place] = passed(trace, bytes, outside, len);
+            let decision = passed(trace, bytes, outside, len);
+            decisions[place] = self.with_way(router, now, decision);
         }
     }
 
@@ -267,7 +271,7 @@ impl LiveChain {
             };
             decisions[place] = if self.is_outside(link) {
                 // Back out by the link on which it came.
-                self.one_outward(now, bytes.truncated(len))
+                self.one_outward(router, now, bytes.truncated(len))
             } else {
                 let stations = bytes.as_mut().first_chunk().copied();
                 if alike >> number & 1 == 1
@@ -329,12 +333,28 @@ impl LiveChain {
     }
 
     /// One packet that leaves, through all stages.
-    fn one_outward(&mut self, now: u64, bytes: Bytes<'_>) -> Decision {
+    fn one_outward(&mut self, router: &mut Router, now: u64, bytes: Bytes<'_>) -> Decision {
         let mut batch = Batch::new(vec![Packet::of_bytes(bytes)]);
         self.stages.chain.run(now, Direction::Outward, &mut batch);
         let (bytes, trace) = batch.into_packets().remove(0).finish();
         let len = bytes.len();
-        passed(&trace, bytes, self.outside(), len)
+        let decision = passed(&trace, bytes, self.outside(), len);
+        self.with_way(router, now, decision)
+    }
+
+    /// The decision on a packet that went out through all stages, with the way of one that a stage has
+    /// made in another version of IP: the router finds it, and takes no hop for itself, as it has done
+    /// so before. Only the outside is one.
+    fn with_way(&mut self, router: &mut Router, now: u64, decision: Decision) -> Decision {
+        let mut bytes = match decision {
+            Decision::Replaced { bytes, .. } if bytes.starts_with(&UNROUTED) => bytes,
+            other => return other,
+        };
+        give_hop(&mut bytes);
+        match self.by_router(router, now, bytes) {
+            Some((link, bytes)) if self.is_outside(link) => Decision::Replaced { link, bytes },
+            _ => Decision::Gone,
+        }
     }
 
     /// A packet from the inside to an address that the stages translate: out,
@@ -377,11 +397,17 @@ impl LiveChain {
     }
 
     /// A frame of the router's own; `None` if the stages keep it.
-    pub(super) fn of_router(&mut self, now: u64, link: LinkId, frame: Vec<u8>) -> Option<Vec<u8>> {
+    pub(super) fn of_router(
+        &mut self,
+        router: &mut Router,
+        now: u64,
+        link: LinkId,
+        frame: Vec<u8>,
+    ) -> Option<Vec<u8>> {
         if !self.is_outside(link) {
             return Some(frame);
         }
-        match self.one_outward(now, Bytes::Own(frame)) {
+        match self.one_outward(router, now, Bytes::Own(frame)) {
             Decision::Replaced { bytes, .. } => Some(bytes),
             _ => None,
         }
@@ -426,9 +452,22 @@ impl LiveChain {
         &mut self,
         router: &mut Router,
         now: u64,
-        mut bytes: Vec<u8>,
+        bytes: Vec<u8>,
         send: &mut impl FnMut(LinkId, Out),
     ) {
+        if let Some((link, bytes)) = self.by_router(router, now, bytes) {
+            send(link, Out::Made(bytes));
+        }
+    }
+
+    /// The link of a packet by its destination, and the frame there; `None` if the router does not send
+    /// it now.
+    fn by_router(
+        &mut self,
+        router: &mut Router,
+        now: u64,
+        mut bytes: Vec<u8>,
+    ) -> Option<(LinkId, Vec<u8>)> {
         let outside = self.outside();
         if let Some(station) = bytes.first_chunk_mut() {
             *station = router.link(outside).0.0;
@@ -440,11 +479,15 @@ impl LiveChain {
         router.process(now, outside, &mut frames, &mut verdicts);
         router.set_turned(false);
         let [mut bytes] = frames;
-        if let Some(&Verdict::Forward { link, len }) = verdicts.first() {
-            bytes.truncate(len);
-            send(link, Out::Made(bytes));
-        }
+        let sent = match verdicts.first() {
+            Some(&Verdict::Forward { link, len }) => {
+                bytes.truncate(len);
+                Some((link, bytes))
+            }
+            _ => None,
+        };
         self.verdicts = verdicts;
+        sent
     }
 
     /// The stages and the router behind the stage that sent or released a frame.
@@ -499,7 +542,8 @@ impl LiveChain {
             Direction::Outward => {
                 let (bytes, trace) = batch.into_packets().remove(0).finish();
                 let len = bytes.len();
-                decisions.push(passed(&trace, bytes, self.outside(), len));
+                let decision = passed(&trace, bytes, self.outside(), len);
+                decisions.push(self.with_way(router, now, decision));
             }
             Direction::Inward => {
                 // What a stage made may come from an address of the router's.
@@ -536,6 +580,19 @@ fn routed(router: &Router, link: LinkId, stations: Option<[u8; 12]>) -> Option<R
         dst: Address([d0, d1, d2, d3, d4, d5]),
         mtu: u32::try_from(router.link(link).1).unwrap_or(u32::MAX),
     })
+}
+
+/// Gives a packet of IPv4 one more hop.
+fn give_hop(frame: &mut [u8]) {
+    let at = ethernet::Repr::LEN;
+    let is_v4 = frame.len() >= at + 20 && read_u16(frame, at - 2) == EtherType::IPV4.0;
+    if !is_v4 || frame[at + 8] == u8::MAX {
+        return;
+    }
+    let old = read_u16(frame, at + 8);
+    frame[at + 8] += 1;
+    let sum = checksum::update(read_u16(frame, at + 10), old, read_u16(frame, at + 8));
+    write(frame, at + 10, &sum.to_be_bytes());
 }
 
 /// The decision on a packet that went out through all stages.

@@ -726,7 +726,7 @@ impl LiveRouter {
         while let Some((link, bytes)) = self.router.next_output() {
             let now_ns = self.now_ns();
             let bytes = match &mut self.stages {
-                Some(stages) => match stages.of_router(now_ns, link, bytes) {
+                Some(stages) => match stages.of_router(&mut self.router, now_ns, link, bytes) {
                     Some(bytes) => bytes,
                     None => continue,
                 },

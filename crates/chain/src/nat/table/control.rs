@@ -4,9 +4,10 @@ use super::{Mapping, Table};
 use crate::flow::Direction;
 use crate::nat::config::Transport;
 use crate::nat::ftp::{self, CONTROL_PORT, Control, Role};
+use crate::nat::inside::Inside;
 use std::net::Ipv4Addr;
 
-impl Table {
+impl<A: Inside> Table<A> {
     /// Forgets a control connection of FTP.
     pub(super) fn end_control(&mut self, now: u64, at: u32, subscriber: u32) {
         let reserved = self.controls.remove(&at).and_then(|it| it.reserved());
@@ -14,7 +15,9 @@ impl Table {
             self.give_back(now, subscriber, Transport::Tcp, outside);
         }
     }
+}
 
+impl Table<Ipv4Addr> {
     /// The control connection of a session; `None` if its begin was not seen.
     pub(in crate::nat) fn control(&mut self, at: u32) -> Option<&mut Control> {
         self.controls.get_mut(&at)
@@ -98,7 +101,7 @@ impl Table {
 
 /// Ports for the texts of a control connection.
 struct ControlPorts<'a> {
-    table: &'a mut Table,
+    table: &'a mut Table<Ipv4Addr>,
     now: u64,
     at: u32,
 }

@@ -1,17 +1,19 @@
 //! The table's state for the next translator, and from an earlier one.
 
-use super::{Mapping, Table, life, tuples};
+use super::tuple::tuples;
+use super::{Mapping, Table, life};
 use crate::flow::Direction;
 use crate::nat::config::NatConfig;
+use crate::nat::inside::Inside;
 use crate::nat::log::Event;
-use crate::nat::state::{self, Saved, SavedMapping, SavedRest, SavedSession};
+use crate::nat::state::{Saved, SavedMapping, SavedRest, SavedSession};
 use crate::stage::Restored;
 use std::cmp::Reverse;
 use std::collections::HashSet;
 
-impl Table {
+impl<A: Inside> Table<A> {
     /// What the next translator goes on from.
-    pub(in crate::nat) fn save(&self, block: u32) -> Saved {
+    pub(in crate::nat) fn save(&self, block: u32) -> Saved<A> {
         let mut numbers = vec![u32::MAX; self.mappings.places().len()];
         let mut saved = Saved {
             block,
@@ -59,8 +61,8 @@ impl Table {
     pub(in crate::nat) fn restore(
         &mut self,
         now: u64,
-        config: &NatConfig,
-        saved: &Saved,
+        config: &NatConfig<A>,
+        saved: &Saved<A>,
     ) -> Restored {
         let mut restored = Restored::default();
         for event in &mut self.events {
@@ -94,8 +96,8 @@ impl Table {
     fn restore_mapping(
         &mut self,
         now: u64,
-        config: &NatConfig,
-        saved: &SavedMapping,
+        config: &NatConfig<A>,
+        saved: &SavedMapping<A>,
     ) -> Option<u32> {
         let (inside, outside) = (saved.inside, saved.outside);
         let of_inside = (saved.transport, inside.0, inside.1);
@@ -110,7 +112,8 @@ impl Table {
         }
         if known.is_some()
             || self.by_inside.contains_key(&of_inside)
-            || !state::is_allowed(config, saved)
+            || !config.is_translated(inside.0)
+            || !config.pool.contains(&outside.0)
         {
             return None;
         }
@@ -118,7 +121,7 @@ impl Table {
             .ports
             .block_with(self.ports.pool_of(outside.0)?, outside.1)?;
         // A block is of one subscriber, and a subscriber has one address of the pool.
-        let subscriber = match self.by_address.get(&inside.0) {
+        let subscriber = match self.by_address.get(&self.owner_of(inside.0)) {
             Some(&at) => at,
             None => self.enter_subscriber(inside.0, id.pool),
         };
@@ -134,7 +137,7 @@ impl Table {
             owner.blocks.push(id);
             self.events.push_back(Event::Allocated {
                 at: now,
-                subscriber: inside.0,
+                subscriber: self.name_of(inside.0),
                 pool: outside.0,
                 ports: self.ports.range(id.block),
             });

@@ -16,6 +16,7 @@ use std::net::IpAddr;
 use std::path::Path;
 use std::time::Instant;
 use weir_apps::chain::BoxConfig;
+use weir_chain::nat::nat64::TranslationPrefix;
 use weir_chain::{Batch, Chain, Composed, Direction, Edits, Fate, Flow, Packet};
 use weir_link::pcap::FrameRef;
 use weir_wire::LinkType;
@@ -46,6 +47,8 @@ enum Metered {
 struct Explained {
     chain: Chain,
     kinds: Vec<&'static str>,
+    /// Of stages `nat64`.
+    prefixes: Vec<TranslationPrefix>,
     meter: Option<Metered>,
     flows: HashMap<(Direction, Flow), Seen>,
     /// In the order of their first frames.
@@ -70,6 +73,11 @@ pub(super) fn explain(
     let mut explained = Explained {
         chain,
         kinds,
+        prefixes: config
+            .stages
+            .iter()
+            .filter_map(|stage| stage.prefix().copied())
+            .collect(),
         meter: config.router.meter.as_ref().map(|_| {
             if config.hides_inside() {
                 Metered::BehindTheStages
@@ -100,9 +108,14 @@ impl Explained {
     fn frame(&mut self, frame: &FrameRef<'_>) {
         let mut bytes = frame.bytes.to_vec();
         let mut packet = Packet::new(&mut bytes);
+        // A reply in the prefix of a NAT64 is a frame of the inside: the outside has IPv4.
+        let is_reply = |flow: &Flow| match flow.src {
+            IpAddr::V6(src) => self.prefixes.iter().any(|prefix| prefix.contains(src)),
+            IpAddr::V4(_) => false,
+        };
         let flow = packet
             .flow()
-            .filter(|_| frame.linktype() == LinkType::EN10MB);
+            .filter(|flow| frame.linktype() == LinkType::EN10MB && !is_reply(flow));
         let Some(flow) = flow else {
             self.others += 1;
             return;
@@ -131,7 +144,13 @@ impl Explained {
                 let Some(packet) = batch.all().first() else {
                     return;
                 };
-                let did = step(&before, packet);
+                let mut did = step(&before, packet);
+                if let (true, Some(flow), Fate::Pass) =
+                    (kinds[stage] == "nat64", packet.flow(), packet.fate())
+                    && flow.src.is_ipv4() != came.src.is_ipv4()
+                {
+                    did.push(format!("becomes {flow}"));
+                }
                 before = *packet.trace().edits();
                 if !did.is_empty() {
                     steps.push((format!("{} {}", stage + 1, kinds[stage]), did.join(", ")));

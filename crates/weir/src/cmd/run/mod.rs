@@ -1,5 +1,5 @@
 //! `weir run`: a chain of network functions between an inside and an outside;
-//! `weir nat`, `weir balance` and `weir ipsec` are short for configurations of it.
+//! `weir nat`, `weir nat64`, `weir balance` and `weir ipsec` are short for configurations of it.
 
 pub(crate) mod balance;
 mod explain;
@@ -7,6 +7,7 @@ pub(crate) mod ipsec;
 mod kernel_sas;
 mod log;
 pub(crate) mod nat;
+pub(crate) mod nat64;
 mod report;
 mod servers;
 mod state;
@@ -48,7 +49,8 @@ use weir_tap::{Bypass, FLOW_ENTRIES_MAX, FlowCacheConfig, FlowKind, Tap};
 ///
 /// The configuration is that of a router (docs/reference/router.md), with the
 /// link that is the outside, and the stages between router and outside, in
-/// order: `mark`, `drop`, `police`, `nat`, `balance`, `ipsec`. A link may have a
+/// order: `mark`, `drop`, `police`, `nat`, `nat64`, `balance`,
+/// `ipsec`. A link may have a
 /// scheduler of what leaves it, and a meter may count who used what.
 /// docs/reference/box.md explains each key.
 #[derive(clap::Args, Debug)]

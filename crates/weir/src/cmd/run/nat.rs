@@ -29,6 +29,37 @@ pub(crate) struct Args {
     #[arg(value_name = "OUT", required_unless_present = "find")]
     outside: Option<String>,
 
+    /// Static forward, such as tcp:203.0.113.1:80=10.0.0.80:8080
+    #[arg(long, value_name = "PROTOCOL:ADDR:PORT=ADDR:PORT", value_parser = forward)]
+    forward: Vec<Forward>,
+
+    /// Translate the addresses that hosts of the inside name on control connections
+    /// of FTP (port 21): clients in active mode, servers behind a --forward
+    #[arg(long)]
+    ftp: bool,
+
+    #[command(flatten)]
+    translator: TranslatorArgs,
+
+    /// Only print the configuration for `weir run`
+    #[arg(long)]
+    print: bool,
+
+    /// Find in the log which subscriber had a port, such as udp:203.0.113.1:2345
+    #[arg(long, value_name = "PROTOCOL:ADDR:PORT", requires = "log", requires = "time", conflicts_with_all = ["inside", "print"])]
+    find: Option<String>,
+
+    /// The time to find, in seconds since 1970, with a fraction if need be
+    #[arg(long, value_name = "SECONDS", requires = "find")]
+    time: Option<f64>,
+
+    #[command(flatten)]
+    live: LiveArgs,
+}
+
+/// Options of the translators of both kinds.
+#[derive(clap::Args, Debug)]
+pub(super) struct TranslatorArgs {
     /// The public addresses, by default those of OUT; the router answers ARP for
     /// them
     #[arg(long, value_name = "ADDR", value_delimiter = ',', value_parser = v4)]
@@ -59,35 +90,44 @@ pub(crate) struct Args {
     /// address, address-and-port
     #[arg(long, value_name = "WHAT", default_value = "address-and-port", value_parser = ["endpoint-independent", "address", "address-and-port"])]
     filtering: String,
+}
 
-    /// Static forward, such as tcp:203.0.113.1:80=10.0.0.80:8080
-    #[arg(long, value_name = "PROTOCOL:ADDR:PORT=ADDR:PORT", value_parser = forward)]
-    forward: Vec<Forward>,
+impl TranslatorArgs {
+    /// The configuration before the stage.
+    pub(super) fn head(&self, inside: &str, outside: &str) -> String {
+        let mut text = String::new();
+        let [inside, outside] = [inside, outside].map(quoted);
+        let _ = writeln!(text, "outside = {outside}");
+        if let Some(log) = &self.log {
+            let _ = writeln!(text, "log = {}", quoted(&log.to_string_lossy()));
+        }
+        if let Some(to) = &self.syslog {
+            let _ = writeln!(text, "syslog = {}", quoted(to));
+        }
+        if let Some(to) = &self.ipfix {
+            let _ = writeln!(text, "ipfix = {}", quoted(to));
+        }
+        let _ = writeln!(text, "\n[kernel]\nroutes = true");
+        for name in [&inside, &outside] {
+            let _ = writeln!(text, "\n[[link]]\nname = {name}");
+        }
+        text
+    }
 
-    /// Translate the addresses that hosts of the inside name on control connections
-    /// of FTP (port 21): clients in active mode, servers behind a --forward
-    #[arg(long)]
-    ftp: bool,
-
-    /// Only print the configuration for `weir run`
-    #[arg(long)]
-    print: bool,
-
-    /// Find in the log which subscriber had a port, such as udp:203.0.113.1:2345
-    #[arg(long, value_name = "PROTOCOL:ADDR:PORT", requires = "log", requires = "time", conflicts_with_all = ["inside", "print"])]
-    find: Option<String>,
-
-    /// The time to find, in seconds since 1970, with a fraction if need be
-    #[arg(long, value_name = "SECONDS", requires = "find")]
-    time: Option<f64>,
-
-    #[command(flatten)]
-    live: LiveArgs,
+    /// The keys of the stage.
+    pub(super) fn stage(&self, text: &mut String) {
+        if !self.pool.is_empty() {
+            let pool: Vec<String> = self.pool.iter().map(|address| quoted(address)).collect();
+            let _ = writeln!(text, "pool = [{}]", pool.join(", "));
+        }
+        let _ = writeln!(text, "block = {}", self.block);
+        let _ = writeln!(text, "filtering = {}", quoted(&self.filtering));
+    }
 }
 
 /// A forward on the command line.
 #[derive(Clone, Debug)]
-struct Forward {
+pub(super) struct Forward {
     protocol: String,
     from: String,
     to: String,
@@ -101,24 +141,43 @@ fn v4(text: &str) -> Result<String, String> {
     }
 }
 
-fn forward(text: &str) -> Result<Forward, String> {
-    let parts = || {
+impl Forward {
+    /// Reads a forward to an end of the inside.
+    pub(super) fn read(text: &str, is_inside: impl Fn(&str) -> bool) -> Option<Forward> {
         let (protocol, rest) = text.split_once(':')?;
         let (from, to) = rest.split_once('=')?;
-        let is_end = |text: &str| text.parse::<std::net::SocketAddrV4>().is_ok();
         let is_known = matches!(protocol, "tcp" | "udp");
-        (is_known && is_end(from) && is_end(to)).then(|| Forward {
+        (is_known && is_end_v4(from) && is_inside(to)).then(|| Forward {
             protocol: protocol.into(),
             from: from.into(),
             to: to.into(),
         })
-    };
-    parts().ok_or_else(|| "write it as in tcp:203.0.113.1:80=10.0.0.80:8080".into())
+    }
+
+    /// Appends its table.
+    pub(super) fn write(&self, text: &mut String) {
+        let _ = writeln!(
+            text,
+            "[[stage.forward]]\nprotocol = {}\nfrom = {}\nto = {}",
+            quoted(&self.protocol),
+            quoted(&self.from),
+            quoted(&self.to)
+        );
+    }
+}
+
+fn is_end_v4(text: &str) -> bool {
+    text.parse::<std::net::SocketAddrV4>().is_ok()
+}
+
+fn forward(text: &str) -> Result<Forward, String> {
+    Forward::read(text, is_end_v4)
+        .ok_or_else(|| "write it as in tcp:203.0.113.1:80=10.0.0.80:8080".into())
 }
 
 /// Runs the command.
 pub(crate) fn run(args: &Args) -> Result<(), CliError> {
-    if let (Some(find), Some(time), Some(log)) = (&args.find, args.time, &args.log) {
+    if let (Some(find), Some(time), Some(log)) = (&args.find, args.time, &args.translator.log) {
         return look_up(find, time, log);
     }
     let source = Source {
@@ -145,42 +204,17 @@ pub(crate) fn quoted(text: &str) -> String {
 
 /// The configuration that the options stand for.
 fn text(args: &Args) -> String {
-    let mut text = String::new();
     let [inside, outside] =
-        [&args.inside, &args.outside].map(|name| quoted(name.as_deref().unwrap_or_default()));
-    let _ = writeln!(text, "outside = {outside}");
-    if let Some(log) = &args.log {
-        let _ = writeln!(text, "log = {}", quoted(&log.to_string_lossy()));
-    }
-    if let Some(to) = &args.syslog {
-        let _ = writeln!(text, "syslog = {}", quoted(to));
-    }
-    if let Some(to) = &args.ipfix {
-        let _ = writeln!(text, "ipfix = {}", quoted(to));
-    }
-    let _ = writeln!(text, "\n[kernel]\nroutes = true");
-    for name in [&inside, &outside] {
-        let _ = writeln!(text, "\n[[link]]\nname = {name}");
-    }
+        [&args.inside, &args.outside].map(|name| name.as_deref().unwrap_or_default());
+    let mut text = args.translator.head(inside, outside);
     let _ = writeln!(text, "\n[[stage]]\nkind = \"nat\"");
-    if !args.pool.is_empty() {
-        let pool: Vec<String> = args.pool.iter().map(|address| quoted(address)).collect();
-        let _ = writeln!(text, "pool = [{}]", pool.join(", "));
-    }
-    let _ = writeln!(text, "block = {}", args.block);
-    let _ = writeln!(text, "filtering = {}", quoted(&args.filtering));
+    args.translator.stage(&mut text);
     if args.ftp {
         let _ = writeln!(text, "ftp = true");
     }
-    for forward in &args.forward {
-        let _ = writeln!(
-            text,
-            "[[stage.forward]]\nprotocol = {}\nfrom = {}\nto = {}",
-            quoted(&forward.protocol),
-            quoted(&forward.from),
-            quoted(&forward.to)
-        );
-    }
+    args.forward
+        .iter()
+        .for_each(|forward| forward.write(&mut text));
     text
 }
 

@@ -1,0 +1,291 @@
+//! ICMP errors in the other version of IP (RFC 7915 §4.2, §5.2).
+
+use weir_wire::field::{read_u16, read_u32};
+use weir_wire::icmp::Repr;
+use weir_wire::ipv4;
+
+/// Smallest MTU of IPv6, in bytes (RFC 8200 §5).
+pub(super) const MTU_MIN: u32 = 1280;
+
+/// Bytes by which a header of IPv6 exceeds one of IPv4.
+const LONGER: u32 = 20;
+
+/// Longest error of IPv4 (RFC 1812 §4.3.2.3) and of IPv6 (RFC 4443 §2.4), in bytes.
+pub(super) const ERROR_V4_MAX: usize = 576;
+pub(super) const ERROR_V6_MAX: usize = 1280;
+
+/// Usual MTUs, in bytes (RFC 1191 §7.1), that IPv6 can have.
+const PLATEAUS: [u32; 7] = [65_535, 32_000, 17_914, 8166, 4352, 2002, 1492];
+
+/// Offsets in an IPv6 header for each one in an IPv4 header; `None` without a counterpart (RFC 7915,
+/// figure 3).
+fn pointer_to_v6(at: u8) -> Option<u32> {
+    match at {
+        0 => Some(0),
+        1 => Some(1),
+        2 | 3 => Some(4),
+        8 => Some(7),
+        9 => Some(6),
+        12..=15 => Some(8),
+        16..=19 => Some(24),
+        _ => None,
+    }
+}
+
+/// The reverse (RFC 7915, figure 6).
+fn pointer_to_v4(at: u32) -> Option<u32> {
+    match at {
+        0 => Some(0),
+        1 => Some(1),
+        4 | 5 => Some(2),
+        6 => Some(9),
+        7 => Some(8),
+        8..=23 => Some(12),
+        24..=39 => Some(16),
+        _ => None,
+    }
+}
+
+/// Whether a type of ICMPv6 is an error's.
+pub(super) fn is_error_v6(kind: u8) -> bool {
+    kind < 128
+}
+
+/// Whether a type of ICMP is an error's: destination unreachable, source quench, time exceeded,
+/// parameter problem.
+pub(super) fn is_error_v4(kind: u8) -> bool {
+    matches!(kind, 3 | 4 | 11 | 12)
+}
+
+/// An error of ICMPv6 in ICMP; `None` if it has no counterpart.
+pub(super) fn to_v4(error: Repr) -> Option<Repr> {
+    let Repr { kind, code, rest } = error;
+    let (kind, code, rest) = match (kind, code) {
+        // No route, beyond scope, address unreachable: host unreachable.
+        (1, 0 | 2 | 3) => (3, 1, 0),
+        (1, 1) => (3, 10, 0),
+        (1, 4) => (3, 3, 0),
+        (2, _) => (3, 4, rest.saturating_sub(LONGER).clamp(68, 0xffff)),
+        (3, 0 | 1) => (11, code, 0),
+        (4, 0) => (12, 0, pointer_to_v4(rest)? << 24),
+        // An unknown next header: protocol unreachable.
+        (4, 1) => (3, 2, 0),
+        _ => return None,
+    };
+    Some(Repr { kind, code, rest })
+}
+
+/// An error of ICMP in ICMPv6; `None` if it has no counterpart. `quoted_len` is the total length of
+/// the packet that it quotes.
+pub(super) fn to_v6(error: Repr, quoted_len: usize) -> Option<Repr> {
+    let Repr { kind, code, rest } = error;
+    let (kind, code, rest) = match (kind, code) {
+        (3, 0 | 1 | 5..=8 | 11 | 12) => (1, 0, 0),
+        // Protocol unreachable: an unknown next header.
+        (3, 2) => (4, 1, 6),
+        (3, 3) => (1, 4, 0),
+        (3, 4) => (2, 0, mtu_to_v6(rest & 0xffff, quoted_len)),
+        (3, 9 | 10 | 13 | 15) => (1, 1, 0),
+        (11, 0 | 1) => (3, code, 0),
+        (12, 0 | 2) => (4, 0, pointer_to_v6((rest >> 24) as u8)?),
+        _ => return None,
+    };
+    Some(Repr { kind, code, rest })
+}
+
+/// The MTU for packets of IPv6. A router that does not know RFC 1191 states 0: the next usual MTU
+/// below the packet's length is likely.
+fn mtu_to_v6(stated: u32, quoted_len: usize) -> u32 {
+    let mtu = match stated {
+        0 => PLATEAUS
+            .into_iter()
+            .find(|mtu| (*mtu as usize) < quoted_len),
+        stated => Some(stated),
+    };
+    mtu.map_or(MTU_MIN, |mtu| (mtu + LONGER).max(MTU_MIN))
+}
+
+/// The packet that an error of ICMPv6 quotes, without extensions (RFC 4884).
+pub(super) fn quoted_v6(message: &[u8]) -> &[u8] {
+    let len = match message[0] {
+        1 | 3 => usize::from(message[4]) * 8,
+        _ => 0,
+    };
+    without_extensions(&message[Repr::LEN..], len)
+}
+
+/// The packet that an error of ICMP quotes, without extensions.
+pub(super) fn quoted_v4(message: &[u8]) -> &[u8] {
+    let len = usize::from(message[5]) * 4;
+    without_extensions(&message[Repr::LEN..], len)
+}
+
+fn without_extensions(quoted: &[u8], len: usize) -> &[u8] {
+    match len {
+        0 => quoted,
+        len => &quoted[..len.min(quoted.len())],
+    }
+}
+
+/// Type, code and the four bytes behind the checksum of a message of at least eight bytes.
+pub(super) fn repr(message: &[u8]) -> Repr {
+    Repr {
+        kind: message[0],
+        code: message[1],
+        rest: read_u32(message, 4),
+    }
+}
+
+/// The total length that a quoted IPv4 packet states.
+pub(super) fn quoted_len(quoted: &[u8]) -> usize {
+    match quoted.len() {
+        ..ipv4::Repr::LEN => 0,
+        _ => read_u16(quoted, 2).into(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn error(kind: u8, code: u8, rest: u32) -> Repr {
+        Repr { kind, code, rest }
+    }
+
+    /// RFC 7915 §4.2, word for word.
+    #[test]
+    fn errors_of_ipv4_become_those_of_ipv6() {
+        let to = |kind, code, rest| {
+            let made = to_v6(error(kind, code, rest), 1500)?;
+            Some((made.kind, made.code, made.rest))
+        };
+        let no_route = Some((1, 0, 0));
+        let prohibited = Some((1, 1, 0));
+        let codes = [
+            no_route,
+            no_route,
+            Some((4, 1, 6)),
+            Some((1, 4, 0)),
+            Some((2, 0, 1492 + 20)),
+            no_route,
+            no_route,
+            no_route,
+            no_route,
+            prohibited,
+            prohibited,
+            no_route,
+            no_route,
+            prohibited,
+            None,
+            prohibited,
+            None,
+        ];
+        for (code, made) in (0..).zip(codes) {
+            assert_eq!(to(3, code, 0), made, "code {code}");
+        }
+        assert_eq!(to(11, 0, 0), Some((3, 0, 0)));
+        assert_eq!(to(11, 1, 0), Some((3, 1, 0)));
+        for (kind, code) in [(4, 0), (5, 0), (12, 1), (12, 3), (11, 2), (13, 0), (9, 0)] {
+            assert_eq!(to(kind, code, 0), None, "{kind} {code}");
+        }
+        let pointers = [
+            Some(0),
+            Some(1),
+            Some(4),
+            Some(4),
+            None,
+            None,
+            None,
+            None,
+            Some(7),
+            Some(6),
+            None,
+            None,
+            Some(8),
+            Some(8),
+            Some(8),
+            Some(8),
+            Some(24),
+            Some(24),
+            Some(24),
+            Some(24),
+            None,
+        ];
+        for (at, made) in (0..).zip(pointers) {
+            let made = made.map(|at| (4, 0, at));
+            assert_eq!(to(12, 0, at << 24), made, "pointer {at}");
+            assert_eq!(to(12, 2, at << 24), made, "pointer {at}");
+        }
+    }
+
+    /// RFC 7915 §5.2, word for word.
+    #[test]
+    fn errors_of_ipv6_become_those_of_ipv4() {
+        let to = |kind, code, rest| {
+            let made = to_v4(error(kind, code, rest))?;
+            Some((made.kind, made.code, made.rest))
+        };
+        let unreachable = [
+            Some((3, 1, 0)),
+            Some((3, 10, 0)),
+            Some((3, 1, 0)),
+            Some((3, 1, 0)),
+            Some((3, 3, 0)),
+            None,
+        ];
+        for (code, made) in (0..).zip(unreachable) {
+            assert_eq!(to(1, code, 0), made, "code {code}");
+        }
+        assert_eq!(to(3, 0, 0), Some((11, 0, 0)));
+        assert_eq!(to(3, 1, 0), Some((11, 1, 0)));
+        assert_eq!(to(4, 1, 40), Some((3, 2, 0)));
+        assert_eq!(to(4, 2, 0), None);
+        for at in 0..50_u32 {
+            let made = match at {
+                0 => Some(0),
+                1 => Some(1),
+                4 | 5 => Some(2),
+                6 => Some(9),
+                7 => Some(8),
+                8..=23 => Some(12),
+                24..=39 => Some(16),
+                _ => None,
+            };
+            assert_eq!(
+                to(4, 0, at),
+                made.map(|at| (12, 0, at << 24)),
+                "pointer {at}"
+            );
+        }
+        assert_eq!(to(4, 0, u32::MAX), None);
+    }
+
+    #[test]
+    fn an_mtu_is_that_of_the_other_header() {
+        let to6 = |stated, len| to_v6(error(3, 4, stated), len).unwrap().rest;
+        assert_eq!(to6(1400, 1500), 1420);
+        assert_eq!(to6(576, 1500), 1280, "IPv6 has no smaller one");
+        for (len, mtu) in [(1500, 1512), (1492, 1280), (3000, 2022), (65_535, 32_020)] {
+            assert_eq!(to6(0, len), mtu, "the plateau below {len}");
+        }
+        // The length of extensions is beside it.
+        assert_eq!(to6(0x0010_0000 | 1400, 1500), 1420);
+        let to4 = |stated| to_v4(error(2, 0, stated)).unwrap().rest;
+        assert_eq!(to4(1500), 1480);
+        assert_eq!(to4(0), 68);
+        assert_eq!(to4(u32::MAX), 0xffff);
+    }
+
+    #[test]
+    fn extensions_are_no_part_of_what_is_quoted() {
+        let mut message = vec![0; 8 + 160];
+        message[0] = 3;
+        message[4] = 16;
+        assert_eq!(quoted_v6(&message).len(), 128);
+        message[4] = 0;
+        message[5] = 32;
+        assert_eq!(quoted_v4(&message).len(), 128);
+        message[5] = 255;
+        assert_eq!(quoted_v4(&message).len(), 160);
+    }
+}
