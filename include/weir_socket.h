@@ -45,7 +45,8 @@ struct timespec;
 /* A link of the host, and the host's configuration on it. */
 struct weir_link {
     const char *name;      /* "tap0": a TAP interface; "port:eth0": a port of weir's
-                              broker, beside the kernel on that interface */
+                              broker, beside the kernel on that interface;
+                              "shm:lan": a link in shared memory */
     const char *addresses; /* with the length of their network, such as
                               "192.0.2.5/24 2001:db8::5/64", "dhcp" or "auto" */
     const char *gateways;  /* routers to all other networks, or NULL */

@@ -432,13 +432,14 @@ pub(crate) fn open_fds() -> Vec<RawFd> {
     fds.into_iter().filter(|fd| is_open(*fd)).collect()
 }
 
-/// Whether a new descriptor may be of the host: the TAP driver's, a socket that the application
+/// Whether a new descriptor may be of the host: the TAP driver's, of a link in shared memory, a socket that the application
 /// has not made, or one without a file (eventfds, rings, BPF). Files and pipes are those of another
 /// thread of the application.
 fn may_be_links(fd: RawFd) -> bool {
     let target = std::fs::read_link(format!("/proc/self/fd/{fd}")).unwrap_or_default();
     let target = target.to_string_lossy();
     target.ends_with("/net/tun")
+        || weir_socket::link::is_of_shared_link(&target)
         || target.starts_with("anon_inode:")
         || target.starts_with("socket:") && table::any(fd).is_none()
 }
@@ -659,6 +660,7 @@ pub(crate) fn end() {
         .lock()
         .unwrap_or_else(PoisonError::into_inner);
     stats::packets(&net.counters());
+    net.leave_links();
     crate::status::remove();
     *host = Host::Failed;
 }

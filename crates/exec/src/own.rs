@@ -105,6 +105,7 @@ unsafe fn plan_of(link: &Link) -> io::Result<LinkPlan> {
             interface: interface.to_owned(),
             broker: None,
         },
+        Some(("shm", _)) => Device::Shm(name.clone()),
         _ => Device::Tap(name.clone()),
     };
     Ok(LinkPlan::new(device, &config))

@@ -14,6 +14,8 @@
 //! | [`XskRings`], [`XskQueue`] | the four rings of an `AF_XDP` socket; frames in and out of them |
 //! | [`XskTx`] | sends through an `AF_XDP` socket that another process opened |
 //! | [`robust_lock`], [`shared_queue`] | several processes on the same rings; any may die |
+//! | [`frame_ring`] | the protocol of a ring of frames between two processes |
+//! | [`SharedLink`] | the memory of a link between processes: such a ring for each pair |
 //! | [`Zeroed`] | zeroed memory of this process alone |
 //!
 //! ```no_run
@@ -81,12 +83,14 @@ pub mod cursor;
 #[cfg(test)]
 mod fault_injection;
 mod fork;
+pub mod frame_ring;
 mod mapping;
 pub mod pool;
 pub mod queue;
 mod ringbuf;
 mod ringbuf_map;
 pub mod robust_lock;
+pub mod shared_link;
 pub mod shared_queue;
 pub mod umem;
 mod xsk;
@@ -96,6 +100,7 @@ mod zeroed;
 
 pub use pool::{Frame, Pool};
 pub use ringbuf::{Batch, Error, Mode, Reader, Records, Woke};
+pub use shared_link::SharedLink;
 pub use umem::Umem;
 pub use xsk::{Descriptor, MappedRing, RingSizes, Words, XskRings};
 pub use xsk_queue::{RingErrors, XskQueue};

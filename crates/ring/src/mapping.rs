@@ -23,8 +23,16 @@ unsafe impl Sync for Mapping {}
 impl Mapping {
     /// Maps `bytes` of a file or socket from `offset` on, all pages at once.
     pub(crate) fn new(fd: BorrowedFd<'_>, offset: u64, bytes: usize) -> io::Result<Mapping> {
+        Mapping::with(fd, offset, bytes, MapFlags::SHARED | MapFlags::POPULATE)
+    }
+
+    /// Maps `bytes` of a file; its pages come when they are first used.
+    pub(crate) fn lazy(fd: BorrowedFd<'_>, bytes: usize) -> io::Result<Mapping> {
+        Mapping::with(fd, 0, bytes, MapFlags::SHARED)
+    }
+
+    fn with(fd: BorrowedFd<'_>, offset: u64, bytes: usize, flags: MapFlags) -> io::Result<Mapping> {
         let protection = ProtFlags::READ | ProtFlags::WRITE;
-        let flags = MapFlags::SHARED | MapFlags::POPULATE;
         // SAFETY: a new mapping in a place of the kernel's choice.
         let start = unsafe {
             let anywhere = std::ptr::null_mut();
@@ -66,6 +74,17 @@ impl Mapping {
             let end = to.as_mut_ptr().add(to.len());
             std::ptr::copy_nonoverlapping(self.start().add(at), end, len);
             to.set_len(to.len() + len);
+        }
+    }
+
+    /// Copies the bytes from a place on.
+    pub(crate) fn read_to(&self, at: usize, to: &mut [u8]) {
+        assert!(at + to.len() <= self.bytes, "bytes lie inside the memory");
+        // SAFETY: inside of the mapping, as just compared. A copy from raw memory, to which no
+        // reference is made: a process that writes there meanwhile changes bytes of the copy and
+        // nothing else.
+        unsafe {
+            std::ptr::copy_nonoverlapping(self.start().add(at), to.as_mut_ptr(), to.len());
         }
     }
 

@@ -23,13 +23,15 @@ pub enum Device {
         /// The broker's socket; `None` for its usual place.
         broker: Option<PathBuf>,
     },
+    /// A link in shared memory, by this name with `shm:` before it.
+    Shm(String),
 }
 
 impl Device {
-    /// The name of the kernel's interface.
+    /// The name of the kernel's interface; of a link without one, a name that no interface has.
     pub fn interface(&self) -> &str {
         match self {
-            Device::Tap(name) => name,
+            Device::Tap(name) | Device::Shm(name) => name,
             Device::Port { interface, .. } => interface,
         }
     }
@@ -163,10 +165,7 @@ impl LinkPlan {
 
     /// The name of the interface.
     pub fn name(&self) -> &str {
-        match &self.device {
-            Device::Tap(name) => name,
-            Device::Port { interface, .. } => interface,
-        }
+        self.device.interface()
     }
 
     /// Whether servers or routers assign addresses on the link.
@@ -194,6 +193,10 @@ impl LinkPlan {
     fn open(&self, config: &Config) -> io::Result<Box<dyn Link>> {
         match &self.device {
             Device::Tap(name) => Ok(Box::new(link::Tap::open_any(name)?)),
+            Device::Shm(name) => {
+                let name = name.strip_prefix("shm:").unwrap_or(name);
+                Ok(Box::new(link::Shm::join(name, config.hardware)?))
+            }
             Device::Port { interface, broker } => {
                 let options = link::PortOptions {
                     broker: broker.clone(),

@@ -20,6 +20,8 @@ mod live;
 mod names;
 #[path = "exec/random.rs"]
 mod random;
+#[path = "exec/shared.rs"]
+mod shared;
 #[path = "common/tap.rs"]
 mod tap;
 

@@ -79,7 +79,7 @@ pub const BENCHES: &[Listed] = &[
     row("weir/doors readers", Bench("weir", "doors", "readers"), TCPDUMP, 180),
     row("weir/doors top", Bench("weir", "doors", "top"), &[Root, Program("script")], 90),
     row("weir/doors start", Bench("weir", "doors", "start"), &[Root, Program("script"), Program("tcpdump")], 30),
-    row("weir/exec", Bench("weir", "exec", ""), &[Root, Tun], 200),
+    row("weir/exec", Bench("weir", "exec", ""), &[Root, Tun], 260),
     row("weir/exec reload", Bench("weir", "exec", "reload"), &[Root, Tun, Program("nginx"), Program("wrk")], 90),
     row("link/pcap", Bench("weir-link", "pcap", ""), &[], 60),
     row("link/bpf", Bench("weir-link", "bpf", ""), &[Root], 30),

@@ -143,6 +143,10 @@ impl Link for Hairpin {
         self.device.is_full()
     }
 
+    fn leave(&mut self) {
+        self.device.leave();
+    }
+
     fn arm(&mut self) -> bool {
         self.waiting.is_empty() && self.device.arm()
     }

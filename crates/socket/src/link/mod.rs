@@ -4,11 +4,13 @@ mod claim;
 mod hairpin;
 mod mem;
 mod port;
+mod shm;
 mod tap;
 
 pub use hairpin::Hairpin;
 pub use mem::{Mem, mem, mem_with};
 pub use port::{Port, PortOptions};
+pub use shm::{SHM_MTU, Shm, is_of_shared_link};
 pub use tap::Tap;
 /// Entries of the io_uring(7) that a [`Tap`] sends with.
 pub use weir_link::net::RING_ENTRIES;
@@ -92,6 +94,9 @@ pub trait Link: TxSink + Send {
     fn arm(&mut self) -> bool {
         true
     }
+
+    /// Leaves what other processes share with this one, as the process ends; the link is not used any more.
+    fn leave(&mut self) {}
 
     /// Time until an event that the descriptor does not signal: a frame, or the device's
     /// removal. `None` if there is no such event.

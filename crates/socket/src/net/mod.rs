@@ -187,6 +187,14 @@ impl Net {
         sum
     }
 
+    /// Leaves what the links share with other processes. For a process that ends without dropping the net;
+    /// no frame is sent or received any more.
+    pub fn leave_links(&self) {
+        for shared in &self.0.shards {
+            shared.lock().leave_links();
+        }
+    }
+
     /// The net's counts, summed over all stacks.
     pub fn stats(&self) -> NetStats {
         let mut sum = NetStats::default();

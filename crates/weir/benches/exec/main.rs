@@ -1,7 +1,7 @@
 //! `weir exec` beside the kernel's sockets: the same programs, with the same peers.
 //!
 //! ```sh
-//! sudo cargo bench -p weir --bench exec -- [iperf3] [redis] [nginx] [echo] [calls] [workers]
+//! sudo cargo bench -p weir --bench exec -- [iperf3] [redis] [nginx] [echo] [calls] [workers] [shared]
 //! sudo cargo bench -p weir --bench exec -- reload   # nginx' reload every 2 s under load
 //! ```
 //!
@@ -28,6 +28,8 @@
 //!   has a second thread and a filter of system calls, too: the library's own part.
 //! - `workers`: nginx with a master process, whose worker's descriptors are relayed, beside nginx in
 //!   one process; and two workers beside one.
+//! - `shared`: both programs of `weir exec`, on a link in shared memory, beside the kernel's loopback:
+//!   redis and iperf3.
 //!
 //! - `reload`, if it is named: for 60 s nginx with two workers gets a new configuration every 2 s,
 //!   while wrk asks, and 10,000 connections idle beside; no request may fail.
@@ -40,6 +42,7 @@ mod calls;
 mod echo;
 mod programs;
 mod reload;
+mod shared;
 mod world;
 
 use weir_lab::results::{Bar, Figures, Parts, Recorder, Unit, recorder};
@@ -84,7 +87,7 @@ fn main() {
         "", "a second", "a core s", "ratio"
     );
     let parts = Parts::of_arguments();
-    let all: [(&str, &[&str], Part); 6] = [
+    let all: [(&str, &[&str], Part); 7] = [
         ("iperf3", &["iperf3"], programs::iperf3),
         (
             "redis",
@@ -95,6 +98,11 @@ fn main() {
         ("echo", &[], echo::compare),
         ("calls", &[], calls::compare),
         ("workers", &["nginx", "wrk"], programs::workers),
+        (
+            "shared",
+            &["redis-server", "redis-benchmark", "redis-cli", "iperf3"],
+            shared::run,
+        ),
     ];
     for (name, needs, run) in all {
         if parts.wants(name) && testenv::programs(needs) {
@@ -185,7 +193,11 @@ impl Bench {
 
     fn record(&self, what: &str, ratio: f64, peer: &str, bar: f64) {
         let name = format!("exec: {what}, for the processor's time");
+        self.record_as(&name, ratio, peer, bar);
+    }
+
+    fn record_as(&self, name: &str, ratio: f64, peer: &str, bar: f64) {
         let unit = Unit::RateOf(peer);
-        self.results.record(&name, ratio, unit, Bar::AtLeast(bar));
+        self.results.record(name, ratio, unit, Bar::AtLeast(bar));
     }
 }

@@ -52,7 +52,7 @@ impl Tap {
 }
 
 /// The command of these words: a path, or a program of the system.
-fn command_of(words: &[String]) -> Command {
+pub(crate) fn command_of(words: &[String]) -> Command {
     let mut command = if words[0].starts_with('/') {
         Command::built(&words[0])
     } else {
@@ -155,16 +155,56 @@ impl World {
         self.run(&self.generator, self.cores[0], command)
     }
 
+    /// As [`World::generate`]; `None` if the program fails.
+    pub(crate) fn try_generate(&self, command: Command) -> Option<String> {
+        let output = self.output(&self.generator, self.cores[0], command);
+        let said = String::from_utf8_lossy(&output.stdout).into_owned();
+        output.status.success().then_some(said)
+    }
+
+    /// The program's command with weir's sockets, on a link in shared memory.
+    pub(crate) fn on_shared_link(&self, ip: &str, words: &[String]) -> Command {
+        let library = c::folder_of(LIBRARY).join(LIBRARY);
+        let mut weir = Command::built(env!("CARGO_BIN_EXE_weir"));
+        weir.args([
+            "exec",
+            "--link",
+            &format!("shm:bench-{}", std::process::id()),
+        ]);
+        weir.args(["--addr", &format!("{ip}/24"), "--library"])
+            .arg(library);
+        weir.arg("--").args(words);
+        weir
+    }
+
+    /// Starts a server on its core, in the generator's network.
+    pub(crate) fn serve(&self, command: Command) -> Process {
+        self.serve_on(&self.generator, command)
+    }
+
+    /// How long both cores have worked, in seconds.
+    pub(crate) fn busy_s(&self) -> f64 {
+        let each = self
+            .cores
+            .iter()
+            .map(|core| processor::busy(*core).as_secs_f64());
+        each.sum()
+    }
+
     fn run(&self, host: &Host, core: usize, command: Command) -> String {
         let what = format!("{command:?}");
+        let output = self.output(host, core, command);
+        assert!(output.status.success(), "{what}: {output:?}");
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    }
+
+    fn output(&self, host: &Host, core: usize, command: Command) -> std::process::Output {
         let mut command = std::process::Command::from(command);
         affinity::pin_command(&mut command, core);
         command.stdout(Stdio::piped()).stderr(Stdio::piped());
         let process = host.spawn(command).expect("the program starts");
         processor::prefer(Pid::from_child(&process)).expect("a priority");
-        let output = process.output(LIMIT).expect("the program runs");
-        assert!(output.status.success(), "{what}: {output:?}");
-        String::from_utf8_lossy(&output.stdout).into_owned()
+        process.output(LIMIT).expect("the program runs")
     }
 
     /// A new TAP interface of the generator's host.
@@ -181,16 +221,9 @@ impl World {
     }
 
     /// Starts a server on its core, and waits until it takes connections.
-    fn start(&self, host: &Host, mut command: Command, ip: IpAddr, port: u16) -> Server {
-        command
-            .limit(Resource::Nofile, FILES_MAX)
-            .stdout(Stdio::null())
-            .stderr(Stdio::null());
-        let mut command = std::process::Command::from(command);
-        affinity::pin_command(&mut command, self.cores[1]);
+    fn start(&self, host: &Host, command: Command, ip: IpAddr, port: u16) -> Server {
         let what = format!("{command:?}");
-        let process = host.spawn(command).expect("the server starts");
-        processor::prefer(Pid::from_child(&process)).expect("a priority");
+        let process = self.serve_on(host, command);
         let (began, at) = (Instant::now(), SocketAddr::new(ip, port));
         while self.generator.run(|| TcpStream::connect(at)).is_err() {
             assert!(began.elapsed() < WAIT_MAX, "no server at {at}: {what}");
@@ -200,6 +233,18 @@ impl World {
             at,
             _process: process,
         }
+    }
+
+    fn serve_on(&self, host: &Host, mut command: Command) -> Process {
+        command
+            .limit(Resource::Nofile, FILES_MAX)
+            .stdout(Stdio::null())
+            .stderr(Stdio::null());
+        let mut command = std::process::Command::from(command);
+        affinity::pin_command(&mut command, self.cores[1]);
+        let process = host.spawn(command).expect("the server starts");
+        processor::prefer(Pid::from_child(&process)).expect("a priority");
+        process
     }
 
     /// Runs this on the generator's core with the generator's sockets.

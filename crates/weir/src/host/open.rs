@@ -1,11 +1,11 @@
-//! Opens a host's links: a TAP interface, or ports on a live interface.
+//! Opens a host's links: a TAP interface, ports on a live interface, or a link in shared memory.
 
 use super::link_config::LinkHostConfig;
 use super::{LinkRequirement, Source};
 use crate::error::{CliError, limited, say};
 use crate::report::format;
 use rustix::io::Errno;
-use std::hash::{DefaultHasher, Hash, Hasher};
+use std::hash::{BuildHasher, DefaultHasher, Hash, Hasher, RandomState};
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::path::Path;
@@ -39,8 +39,9 @@ impl LinkHostConfig<'_> {
         match link.split_once(':') {
             Some(("tap", name)) => self.on_tap(name, tap(name, self.queues), need),
             Some(("port", name)) => self.on_port(name, need),
+            Some(("shm", name)) => self.on_shm(name),
             Some((kind, _)) => Err(CliError::refused(format!(
-                "there are no links of kind `{kind}`: give tap:NAME, port:IF or a name"
+                "there are no links of kind `{kind}`: give tap:NAME, port:IF, shm:NAME or a name"
             ))),
             None => match Interface::named(link) {
                 Ok(interface) if !interface.tun => self.on_port(link, need),
@@ -72,7 +73,9 @@ impl LinkHostConfig<'_> {
         // The program would learn it after its start.
         config.check().map_err(CliError::refused)?;
         let name = name.to_owned();
-        let device = if is_tap {
+        let device = if kind == "shm" {
+            Device::Shm(self.link.to_owned())
+        } else if is_tap {
             Device::Tap(name)
         } else {
             Device::Port {
@@ -94,8 +97,24 @@ impl LinkHostConfig<'_> {
         check_up(&interface, need)?;
         self.check_free(&interface)?;
         let mac = self.mac.unwrap_or_else(|| self.made_mac(name));
-        let config = self.config(mac, &interface)?;
+        let config = self.config(mac, &interface.name, interface.mtu as usize)?;
         Ok((tap, config))
+    }
+
+    fn on_shm(&self, name: &str) -> Result<Opened, CliError> {
+        self.check_no_network()?;
+        // Two hosts with one address find each other by their hardware addresses (RFC 5227).
+        let mac = self.mac.unwrap_or_else(|| {
+            let [a, b, c, d, e, ..] = RandomState::new().hash_one(name).to_be_bytes();
+            Address([2, a, b, c, d, e])
+        });
+        let config = self.config(mac, self.link, link::SHM_MTU)?;
+        let joined = link::Shm::join(name, mac);
+        let shm = joined.map_err(|error| match error.kind() {
+            io::ErrorKind::InvalidInput => CliError::refused(error),
+            _ => CliError::run(format!("cannot join {}: {}", self.link, limited(&error))),
+        })?;
+        Ok((vec![Box::new(shm)], config))
     }
 
     fn on_port(&self, name: &str, need: LinkRequirement) -> Result<Opened, CliError> {
@@ -118,7 +137,7 @@ impl LinkHostConfig<'_> {
                 "{name} is not an Ethernet interface: choose another"
             ))
         })?;
-        let mut config = self.config(mac, &interface)?;
+        let mut config = self.config(mac, &interface.name, interface.mtu as usize)?;
         // The kernel has the link-local address derived from the MAC address.
         let has_v6 = config.addresses.iter().any(|one| one.address().is_ipv6());
         if has_v6 && !config.autoconf && !config.addresses.iter().any(is_link_local) {
@@ -166,11 +185,11 @@ impl LinkHostConfig<'_> {
         Ok((vec![Box::new(port)], config))
     }
 
-    fn config(&self, mac: Address, interface: &Interface) -> Result<Config, CliError> {
+    fn config(&self, mac: Address, name: &str, mtu: usize) -> Result<Config, CliError> {
         let mut config = Config::new(mac);
-        config.mtu = interface.mtu as usize;
+        config.mtu = mtu;
         if !MTU.contains(&config.mtu) {
-            let (name, least, most) = (&interface.name, MTU.start(), MTU.end());
+            let (least, most) = (MTU.start(), MTU.end());
             return Err(CliError::refused(format!(
                 "{name}'s MTU is {} bytes, a host takes {least} to {most}: ip link set {name} mtu \
                  {least}",
@@ -181,7 +200,7 @@ impl LinkHostConfig<'_> {
         config.dad_mode = DadMode::Optimistic;
         config.dhcp = self.has(Source::Dhcp);
         config.autoconf = self.has(Source::Auto);
-        config.secret = Some(secret(&interface.name));
+        config.secret = Some(secret(name));
         for gateway in &self.gateways {
             let all = match gateway {
                 IpAddr::V4(_) => IpAddr::from([0; 4]),
@@ -228,6 +247,12 @@ impl LinkHostConfig<'_> {
                     taken.ip, interface.name
                 )));
             }
+        }
+        self.check_no_network()
+    }
+
+    fn check_no_network(&self) -> Result<(), CliError> {
+        for prefix in self.fixed() {
             if prefix.is_network() {
                 return Err(CliError::refused(format!(
                     "{prefix} is the network's address, not a host's: give one in it, such as {}",

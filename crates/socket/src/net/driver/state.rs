@@ -149,6 +149,11 @@ impl NetState {
         self.event_waiters.notify(&mut self.tasks);
     }
 
+    /// Leaves the links, as the process ends.
+    pub(in crate::net) fn leave_links(&mut self) {
+        self.links.leave();
+    }
+
     /// Whether the host has failed, so that calls must not use the stack.
     pub(crate) fn is_failed(&self) -> bool {
         self.failed

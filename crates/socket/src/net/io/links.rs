@@ -149,6 +149,14 @@ impl Links {
         }
     }
 
+    /// Leaves the links: see [`Link::leave`].
+    pub(in crate::net) fn leave(&mut self) {
+        self.lose_all();
+        for one in &mut self.0 {
+            one.link.leave();
+        }
+    }
+
     /// The numbers of the links that are gone.
     pub(in crate::net) fn gone(&self) -> impl Iterator<Item = u8> {
         let numbered = (0..).zip(&self.0);
