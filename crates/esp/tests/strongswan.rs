@@ -171,7 +171,11 @@ fn a_replaced_child_sa_sends_until_it_is_deleted() {
             &keys,
         );
         let mut outbound = made.sas.iter().filter(|it| it.direction == Direction::Out);
-        assert_eq!(outbound.next_back().map(|it| it.sa.spi), Some(sends), "{old}");
+        assert_eq!(
+            outbound.next_back().map(|it| it.sa.spi),
+            Some(sends),
+            "{old}"
+        );
         let inbound = made.sas.iter().filter(|it| it.direction == Direction::In);
         assert_eq!(inbound.count(), 2);
     }

@@ -63,6 +63,20 @@ fn acknowledge(peer: &mut Peer, count: u32, has: &[(u32, u32)]) {
     peer.options = before;
 }
 
+/// Goes on until segments come; returns them, and after how long.
+fn next_segments(peer: &mut Peer) -> (Vec<(Repr, Vec<u8>)>, u64) {
+    let begun_ns = peer.now_ns;
+    loop {
+        let mut frames: Vec<Vec<u8>> = Vec::new();
+        let next_ns = peer.stack.poll(peer.now_ns, &mut frames).unwrap();
+        let segments: Vec<_> = frames.iter().filter_map(|frame| peer.hear(frame)).collect();
+        if !segments.is_empty() {
+            return (segments, peer.now_ns - begun_ns);
+        }
+        peer.now_ns = peer.now_ns.max(next_ns);
+    }
+}
+
 /// RFC 8985 §7.2: after two round trips without an answer a segment more is
 /// sent, also while others wait for the window.
 #[test]
@@ -71,17 +85,30 @@ fn a_probe_is_not_put_off_by_what_waits() {
     // The window is 10,000 bytes.
     acknowledge(&mut peer, 1000, &[]);
     assert_eq!(peer.heard().len(), 1);
-    let sent_ns = peer.now_ns;
-    let mut frames: Vec<Vec<u8>> = Vec::new();
-    loop {
-        let next_ns = peer.stack.poll(peer.now_ns, &mut frames).unwrap();
-        if !frames.is_empty() {
-            break;
-        }
-        peer.now_ns = peer.now_ns.max(next_ns);
-    }
-    let waited_ns = peer.now_ns - sent_ns;
+    let (_, waited_ns) = next_segments(&mut peer);
     assert!((MS..10 * MS).contains(&waited_ns), "{waited_ns} ns");
+}
+
+/// One acknowledgment may cover the repaired hole and all behind it. If it is
+/// lost, a segment of new bytes asks for another, long before the time-out.
+#[test]
+fn a_recovery_that_hears_nothing_probes() {
+    let (mut peer, _) = sent(20_000);
+    peer.window = 20_000;
+    acknowledge(&mut peer, 0, &[(1000, 4000)]);
+    let heard = peer.heard();
+    assert_eq!(places(&peer, &heard)[0].0, 0, "the hole is filled");
+    let sent_to = places(&peer, &heard).iter().map(|it| it.0).max();
+    let sent_to = sent_to.unwrap().max(9000) + 1000;
+    let (probe, waited_ns) = next_segments(&mut peer);
+    assert!((MS..10 * MS).contains(&waited_ns), "{waited_ns} ns");
+    assert_eq!(places(&peer, &probe)[0].0, sent_to, "new bytes");
+    assert_eq!(probe.len(), 1);
+    peer.now_ns += MS;
+    acknowledge(&mut peer, sent_to + 1000, &[]);
+    let further = peer.heard();
+    let mut further = places(&peer, &further).into_iter();
+    assert!(further.all(|(at, ..)| at > sent_to), "nothing goes again");
 }
 
 #[test]

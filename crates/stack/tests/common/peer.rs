@@ -23,6 +23,8 @@ pub(crate) struct Peer {
     pub(crate) seq: u32,
     pub(crate) ack: u32,
     pub(crate) options: Options,
+    /// The window of sent segments.
+    pub(crate) window: u16,
     /// The urgent pointer of sent segments.
     pub(crate) urgent: u16,
     /// The ECN bits of sent packets, and of the last received one.
@@ -50,6 +52,7 @@ impl Peer {
             seq: 1000,
             ack: 0,
             options: Options::default(),
+            window: 10_000,
             urgent: 0,
             marks: 0,
             heard_marks: 0,
@@ -96,7 +99,7 @@ impl Peer {
     }
 
     pub(crate) fn tell(&mut self, flags: Flags, seq: u32, ack: u32, payload: &[u8]) {
-        let frame = self.segment(flags, seq, ack, 10_000, payload);
+        let frame = self.segment(flags, seq, ack, self.window, payload);
         self.stack.receive(self.now_ns, &frame);
     }
 

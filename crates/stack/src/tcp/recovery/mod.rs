@@ -418,11 +418,15 @@ impl Pcb {
 
     /// Time after a segment at which a tail loss probe is sent (RFC 8985 §7.2); `None` if it would
     /// be of no use.
+    ///
+    /// Unlike there, and as in QUIC (RFC 9002 §6.2), a fast recovery has probes, too. One
+    /// acknowledgment may cover the repaired hole and all behind it; if that one is lost, or the
+    /// retransmission, nothing else comes until the time-out.
     fn probe_after_ns(&self) -> Option<u64> {
-        let open = self.recovery.phase == Phase::Open && self.recovery.probe.is_none();
+        let silent = self.recovery.phase != Phase::Loss && self.recovery.probe.is_none();
         if !self.negotiated.sack
             || !self.limits.tail_loss_probe
-            || !open
+            || !silent
             || self.scoreboard.lost() > 0
             || self.recovery.retries > 0
         {
