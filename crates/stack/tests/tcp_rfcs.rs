@@ -195,6 +195,41 @@ fn all_duplicate_ranges_are_reported() {
     }
 }
 
+/// RFC 9293 §3.10.7.4: a full window accepts acknowledgments all the same, of a
+/// peer that has lost bytes in it, and of one that sends bytes beyond it.
+#[test]
+fn a_full_window_takes_acknowledgments() {
+    for lost in [false, true] {
+        let mut peer = Peer::new(V4);
+        let listener = peer.listen(1);
+        let connection = peer.open(listener);
+        peer.stack.tcp_write(connection, &[7; 50_000]).unwrap();
+        let first = peer.heard();
+        let (mut at, mut edge) = (peer.seq, peer.seq + u32::from(first[0].0.window));
+        while at < edge {
+            let count = (edge - at).min(1000);
+            // Of the bytes that fill the window one segment may be lost.
+            if !(lost && at == peer.seq) {
+                peer.tell(ACK, at, peer.ack, &vec![1; count as usize]);
+            }
+            at += count;
+            let heard = peer.heard();
+            let edges = heard.iter().map(|(it, _)| it.ack + u32::from(it.window));
+            edge = edges.fold(edge, u32::max);
+        }
+        let (acknowledged, payload): (u32, &[u8]) = match first.last() {
+            Some((last, bytes)) => (last.seq + bytes.len() as u32, b"probe"),
+            None => panic!("nothing was sent"),
+        };
+        let payload = if lost { b"" } else { payload };
+        peer.tell(ACK, edge, acknowledged, payload);
+        let next = peer.heard();
+        let sent = next.iter().filter(|(_, bytes)| !bytes.is_empty());
+        assert!(sent.count() > 0, "lost: {lost}, {next:?}");
+        assert!(next.iter().all(|(it, _)| lost || it.window == 0));
+    }
+}
+
 /// RFC 9293, MUST-16 and MUST-15; Linux's TCP_MIN_SND_MSS.
 #[test]
 fn no_segment_is_longer_than_the_peer_takes() {

@@ -323,10 +323,12 @@ impl Pcb {
         let (seq, nxt, edge) = (arrived.seq, self.receive.nxt, self.receive.rcv_adv);
         let inside = |number: Seq| nxt.at_most(number) && number.before(edge);
         match (arrived.len(), self.receive.window()) {
-            (0, 0) => seq == nxt,
-            (0, _) => inside(seq),
-            // A closed window accepts acknowledgments and RSTs at RCV.NXT.
-            (_, 0) => seq == nxt && arrived.payload.is_empty(),
+            // A peer that has filled the window acknowledges at its end, though bytes before may be
+            // lost: as in Linux, this counts, or nothing that is sent to such a peer would be
+            // acknowledged. A RST must be inside (RFC 5961 §3.2).
+            (0, _) => inside(seq) || seq == edge && (seq == nxt || !arrived.has(Flags::RST)),
+            // A closed window accepts acknowledgments and RSTs at RCV.NXT; bytes are cut off.
+            (_, 0) => seq == nxt,
             (len, _) => {
                 let last = seq.plus(len - 1);
                 inside(seq) || inside(last) || (seq.before(nxt) && nxt.at_most(last))
