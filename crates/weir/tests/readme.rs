@@ -121,6 +121,7 @@ const RULES: [(&str, Rule); 34] = [
     ),
     ("sudo weir route eth1 eth2", Says(WIRE, "ready")),
     ("sudo weir nat eth0 eth1", Says(SITE, "ready")),
+    ("sudo weir nat64 eth0 eth1", Says(SITE, "ready")),
     (
         "sudo weir ipsec eth0 eth1 --sa sa.toml",
         Says(SITE, "ready"),
