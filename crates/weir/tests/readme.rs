@@ -53,7 +53,7 @@ const WIRE: &[&str] = &["eth1", "eth2"];
 const SITE: &[&str] = &["eth0", "eth1"];
 
 /// Each command of the README, in its order.
-const RULES: [(&str, Rule); 34] = [
+const RULES: [(&str, Rule); 35] = [
     (
         // By `weir lab results run`.
         "cargo bench -p weir-demux --bench plan",
