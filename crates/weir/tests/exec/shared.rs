@@ -43,7 +43,7 @@ fn succeeded(ended: &Ended) {
     check_owner(ended);
 }
 
-/// 256 MiB of TCP one way and then the other, and 2,000 datagrams, by two programs, without the kernel's TCP and UDP.
+/// 256 MiB of TCP each way and 2,000 datagrams, by two programs, without the kernel's TCP and UDP.
 #[test]
 fn programs_on_a_link_in_shared_memory_exchange_exact_data() {
     let Some(bench) = bench("exec-shared", &["python3"]) else {

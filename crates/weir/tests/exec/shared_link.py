@@ -1,5 +1,5 @@
-"""serve ADDRESS CLIENTS [fork]: compares what each client sends by TCP, and then sends the same; returns
-datagrams. client ADDRESS MIB: sends as many MiB, and compares what returns."""
+"""serve ADDRESS CLIENTS [fork]: for each client, returns what it sends, of TCP and of UDP.
+client ADDRESS MIB: sends as many MiB, and compares what returns."""
 
 import hashlib
 import os
@@ -27,35 +27,9 @@ def echo_datagrams(udp):
         udp.sendto(data, peer)
 
 
-def receive(stream):
-    """Compares what arrives until the end; returns the number of blocks."""
-    buffer = memoryview(bytearray(BLOCK))
-    number = 0
-    while True:
-        have = 0
-        while have < BLOCK:
-            count = stream.recv_into(buffer[have:])
-            if count == 0 and have == 0:
-                return number
-            if count == 0:
-                sys.exit(f"the end in block {number}")
-            have += count
-        if buffer != block(number):
-            print(f"block {number} differs", file=sys.stderr)
-            os._exit(1)
-        number += 1
-
-
-def send(stream, blocks):
-    for number in range(blocks):
-        stream.sendall(block(number))
-        if number == 0:
-            print("half a MiB", file=sys.stderr, flush=True)
-    stream.shutdown(socket.SHUT_WR)
-
-
-def answer(stream):
-    send(stream, receive(stream))
+def echo(stream):
+    while data := stream.recv(1 << 18):
+        stream.sendall(data)
     stream.close()
 
 
@@ -72,12 +46,12 @@ def serve(address, clients, manner):
         if manner == "fork":
             child = os.fork()
             if child == 0:
-                answer(stream)
+                echo(stream)
                 os._exit(0)
             stream.close()
             os.waitpid(child, 0)
         else:
-            streams.append(threading.Thread(target=answer, args=(stream,)))
+            streams.append(threading.Thread(target=echo, args=(stream,)))
             streams[-1].start()
     for thread in datagrams + streams:
         thread.join()
@@ -97,9 +71,32 @@ def connected(address):
 def client(address, mib):
     stream = connected(address)
     stream.settimeout(60)
-    send(stream, 2 * mib)
-    if receive(stream) != 2 * mib:
-        sys.exit("fewer blocks than were sent")
+    blocks = 2 * mib
+
+    def send():
+        try:
+            for number in range(blocks):
+                stream.sendall(block(number))
+            stream.shutdown(socket.SHUT_WR)
+        except OSError as error:
+            print(error, file=sys.stderr)
+
+    sender = threading.Thread(target=send, daemon=True)
+    sender.start()
+    buffer = memoryview(bytearray(BLOCK))
+    for number in range(blocks):
+        have = 0
+        while have < BLOCK:
+            count = stream.recv_into(buffer[have:])
+            if count == 0:
+                sys.exit(f"the end in block {number}")
+            have += count
+        if buffer != block(number):
+            sys.exit(f"block {number} differs")
+        if number == 0:
+            print("half a MiB", file=sys.stderr, flush=True)
+    if stream.recv(1):
+        sys.exit("more than was sent")
     udp = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
     udp.connect((address, PORT))
     udp.settimeout(60)
