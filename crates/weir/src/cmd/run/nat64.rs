@@ -47,8 +47,9 @@ pub(crate) struct Args {
           allow_negative_numbers = true)]
     subscriber: u8,
 
-    /// Static forward, such as tcp:203.0.113.1:80=[2001:db8:1::80]:8080
-    #[arg(long, value_name = "PROTOCOL:ADDR:PORT=[ADDR]:PORT", value_parser = forward)]
+    // No doc comment: rustdoc takes the brackets for a link.
+    #[arg(long, value_name = "PROTOCOL:ADDR:PORT=[ADDR]:PORT", value_parser = forward,
+          help = "Static forward, such as tcp:203.0.113.1:80=[2001:db8:1::80]:8080")]
     forward: Vec<Forward>,
 
     #[command(flatten)]
