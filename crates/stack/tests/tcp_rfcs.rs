@@ -222,6 +222,11 @@ fn a_full_window_takes_acknowledgments() {
             None => panic!("nothing was sent"),
         };
         let payload = if lost { b"" } else { payload };
+        if lost {
+            // RFC 5961 §3.2: outside of the window.
+            peer.tell(RST, edge, 0, b"");
+            assert_eq!(peer.heard().len(), 0);
+        }
         peer.tell(ACK, edge, acknowledged, payload);
         let next = peer.heard();
         let sent = next.iter().filter(|(_, bytes)| !bytes.is_empty());

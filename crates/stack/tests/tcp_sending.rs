@@ -111,6 +111,28 @@ fn a_recovery_that_hears_nothing_probes() {
     assert!(further.all(|(at, ..)| at > sent_to), "nothing goes again");
 }
 
+/// Without new bytes the hole goes again, if the repair was lost, and the window
+/// is reduced once.
+#[test]
+fn a_recovery_without_new_bytes_probes_by_the_hole() {
+    let (mut peer, connection) = sent(10_000);
+    acknowledge(&mut peer, 0, &[(1000, 10_000)]);
+    let heard = peer.heard();
+    assert_eq!(places(&peer, &heard), [(0, 1000, false)]);
+    let (probe, waited_ns) = next_segments(&mut peer);
+    assert!((MS..10 * MS).contains(&waited_ns), "{waited_ns} ns");
+    assert_eq!(places(&peer, &probe), [(0, 1000, false)]);
+    peer.now_ns += MS;
+    acknowledge(&mut peer, 10_000, &[]);
+    let reduced = peer.stack.tcp_info(peer.now_ns, connection).unwrap().cwnd;
+    peer.stack.tcp_write(connection, &[7; 1000]).unwrap();
+    assert_eq!(peer.heard().len(), 1);
+    peer.now_ns += MS;
+    acknowledge(&mut peer, 11_000, &[]);
+    let info = peer.stack.tcp_info(peer.now_ns, connection).unwrap();
+    assert!(info.cwnd >= reduced, "{} of {reduced}", info.cwnd);
+}
+
 #[test]
 fn what_is_announced_to_go_on_is_not_pushed() {
     let mut peer = Peer::new(V4);

@@ -468,18 +468,19 @@ impl Pcb {
         true
     }
 
-    /// Sends one segment as a probe: new bytes, or the last ones again.
+    /// Sends one segment as a probe: new bytes, or again the last ones that have not arrived.
     fn probe(&mut self, now_ns: u64) {
         let end = self.send.nxt;
         let new =
             self.send.unsent() > 0 && self.send.allows(end.plus(1)) && !self.scoreboard.is_full();
         if !new {
-            self.scoreboard.split_at_last(self.segment_size.mss());
-            let last = self.scoreboard.last().map(|sent| sent.start);
+            let last = self.scoreboard.split_at_last(self.segment_size.mss());
             self.scoreboard.mark_lost(|sent| Some(sent.start) == last);
         }
         self.recovery.force_retransmit = true;
-        self.recovery.probe = Some((end, !new));
+        // In a recovery the window is reduced already.
+        let shows_loss = !new && self.recovery.phase == Phase::Open;
+        self.recovery.probe = Some((end, shows_loss));
         self.recovery.since_ns = now_ns;
     }
 

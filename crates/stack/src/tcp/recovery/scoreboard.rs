@@ -110,10 +110,6 @@ impl Scoreboard {
         self.segments.front()
     }
 
-    pub(in crate::tcp) fn last(&self) -> Option<&Sent> {
-        self.segments.back()
-    }
-
     /// Time of transmission of the segment in flight that was sent first; `u64::MAX` if none is.
     pub(in crate::tcp) fn oldest_ns(&self) -> u64 {
         let in_flight = self.segments.iter().filter(|sent| !sent.sacked);
@@ -236,12 +232,16 @@ impl Scoreboard {
         }
     }
 
-    /// Splits the last piece, of at most `mss` bytes, off the last segment.
-    pub(in crate::tcp) fn split_at_last(&mut self, mss: usize) {
-        if let Some(last) = self.segments.back().filter(|last| last.len() > mss) {
-            let before = (last.len() - 1) / mss * mss;
-            self.split(self.segments.len() - 1, before);
+    /// Splits the last piece, of at most `mss` bytes, off the last segment that is not SACKed; returns
+    /// where the piece starts.
+    pub(in crate::tcp) fn split_at_last(&mut self, mss: usize) -> Option<Seq> {
+        let index = self.segments.iter().rposition(|sent| !sent.sacked)?;
+        let last = self.segments[index];
+        let before = last.len().saturating_sub(1) / mss * mss;
+        if before > 0 {
+            self.split(index, before);
         }
+        Some(last.start.plus(before))
     }
 
     /// Marks the segments from the first on as lost while `is_lost` holds; returns the length newly
@@ -416,7 +416,7 @@ mod tests {
                 }
                 _ if rng.below(50) == 0 => board.forget_sacked(),
                 6 => board.split_at_first(1460),
-                7 => board.split_at_last(1460),
+                7 => drop(board.split_at_last(1460)),
                 _ => {}
             }
             check(&board);
