@@ -99,6 +99,9 @@ pub enum LedgerError {
     /// A file is where a ledger is to be made.
     #[error("{0}: a file is there already: move it away, or name another --store")]
     Occupied(PathBuf),
+    /// A thread cannot be made.
+    #[error("no thread for records: {0}: let the service have more tasks or memory")]
+    Thread(std::io::Error),
     /// A time that the calendar lacks.
     #[error("{0}")]
     Time(String),
@@ -123,6 +126,7 @@ impl LedgerError {
                 source.kind(),
                 std::io::ErrorKind::StorageFull | std::io::ErrorKind::QuotaExceeded
             ),
+            LedgerError::Thread(_) => true,
             _ => false,
         }
     }

@@ -75,8 +75,8 @@ pub struct StoredPeriod<'a> {
     head: Option<(i64, i64, [u8; 32])>,
     /// The hash of its last chunk now.
     previous: [u8; 32],
-    /// The last chunk that was put.
-    last: Option<ChunkId>,
+    /// The last chunk that was put, and whether it says that it is the period's last.
+    last: Option<(ChunkId, bool)>,
 }
 
 impl StoredPeriod<'_> {
@@ -124,7 +124,7 @@ impl StoredPeriod<'_> {
                 encoded.hash,
                 encoded.bytes
             ])?;
-        self.last = Some(id);
+        self.last = Some((id, chunk.manifest.last));
         Ok(())
     }
 
@@ -140,7 +140,9 @@ impl StoredPeriod<'_> {
     }
 
     fn end(self, base: &[u8]) -> rusqlite::Result<()> {
-        if let Some(id) = &self.last {
+        if let Some((id, is_whole)) = &self.last {
+            // What is missing could never be added: it would count as a repetition.
+            assert!(is_whole, "a period is stored with its last chunk");
             self.transaction.execute(
                 "INSERT OR REPLACE INTO head (counter, boot_epoch, period, hash, base)
                  VALUES (?1, ?2, ?3, ?4, ?5)",
@@ -265,6 +267,10 @@ impl Spool {
         boot_epoch: u64,
         meaning: &Meaning,
     ) -> Result<(), LedgerError> {
+        // Nothing is written at a start that changes nothing: the disk may be full.
+        if self.meaning(counter, boot_epoch)?.as_ref() == Some(meaning) {
+            return Ok(());
+        }
         let json = serde_json::to_string(meaning).expect("names are JSON");
         let noted = self.db.execute(
             "INSERT OR REPLACE INTO meaning (counter, boot_epoch, meaning) VALUES (?1, ?2, ?3)",

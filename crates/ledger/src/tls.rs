@@ -177,6 +177,9 @@ pub(crate) fn remedy(error: &(dyn Error + 'static)) -> &'static str {
             Some(rustls::Error::InvalidCertificate(
                 NotValidForName | NotValidForNameContext { .. },
             )) => return ": connect by a name that the certificate has",
+            Some(rustls::Error::InvalidCertificate(_)) => {
+                return ": let a CA sign a certificate of the server's own, with its name (SAN)";
+            }
             _ => {}
         }
         error = this.source();

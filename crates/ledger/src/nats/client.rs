@@ -98,7 +98,9 @@ struct Url<'a> {
 
 impl Url<'_> {
     fn parse(text: &str) -> Result<Url<'_>, NatsError> {
-        let wrong = || NatsError::Url(text.to_owned());
+        // Without what may be a password.
+        let shown = text.rsplit_once('@').map_or(text, |(_, place)| place);
+        let wrong = || NatsError::Url(shown.to_owned());
         let (rest, is_tls) = match (text.strip_prefix("nats://"), text.strip_prefix("tls://")) {
             (Some(rest), _) => (rest, false),
             (_, Some(rest)) => (rest, true),
@@ -233,7 +235,12 @@ impl Client {
         let Stream::Clear(mut socket) = self.stream else {
             return Ok(self);
         };
-        if !(self.info.tls_required || self.info.tls_available) || !self.read.is_empty() {
+        // Bytes that came in clear must not count as the server's.
+        if !self.read.is_empty() {
+            let why = "the server, or another on the way, sends in clear before TLS begins";
+            return Err(NatsError::Said(why.to_owned()));
+        }
+        if !(self.info.tls_required || self.info.tls_available) {
             return Err(NatsError::Said(
                 "the server has no TLS: let it have some (tls of its configuration), or write nats://"
                     .to_owned(),
@@ -452,6 +459,33 @@ mod tests {
         for text in ["a:4222", "nats://", "nats://a:x", "nats://:1", "http://a"] {
             assert!(Url::parse(text).is_err(), "{text}");
         }
+    }
+
+    /// Else another on the way could put words into the server's mouth (CVE-2021-23222 of PostgreSQL).
+    #[test]
+    fn bytes_before_tls_are_refused() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let url = format!("tls://{}", listener.local_addr().unwrap());
+        let server = thread::spawn(move || {
+            let (mut stream, _) = listener.accept().unwrap();
+            let info = br#"INFO {"max_payload":1048576,"headers":true,"tls_required":true}"#;
+            let all = [&info[..], b"\r\n-ERR 'x'\r\n"].concat();
+            stream.write_all(&all).unwrap();
+            stream
+        });
+        let refused = Client::connect(&url, 1).err().unwrap().to_string();
+        assert!(refused.contains("before TLS begins"), "{refused}");
+        drop(server.join());
+    }
+
+    #[test]
+    fn wrong_urls_are_named_without_their_passwords() {
+        let wrong = Url::parse("nats://u:pa55@h?tls=off").err().unwrap();
+        let said = wrong.to_string();
+        assert!(
+            said.contains("h?tls=off") && !said.contains("pa55"),
+            "{said}"
+        );
     }
 
     #[test]

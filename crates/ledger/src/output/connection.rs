@@ -2,11 +2,11 @@
 //!
 //! `sslmode` means what it means to libpq: `disable`, `prefer` (TLS if the server has it, and nothing
 //! verified), `require` (nothing verified, but the chain if `sslrootcert` is there), `verify-ca` (the
-//! chain), `verify-full` (chain and name). Unlike libpq, there is no file of roots by default: without
-//! `sslrootcert` the system's are trusted.
+//! chain), `verify-full` (chain and name), which `sslrootcert=system` asks for, too. Unlike libpq, there is
+//! no file of roots by default: `verify-full` without `sslrootcert` trusts the system's.
 
 use crate::tls::{self, Verify};
-use ::postgres::config::{Host, SslMode};
+use ::postgres::config::{ChannelBinding as ChannelBindingMode, Host, SslMode};
 use ::postgres::tls::{ChannelBinding, MakeTlsConnect, TlsConnect};
 use ::postgres::{Client, Config, Socket};
 use rustls::ClientConfig;
@@ -122,10 +122,13 @@ fn unescaped(value: &str) -> Option<String> {
 
 impl Connection {
     fn parse(text: &str) -> Result<Connection, String> {
-        // What cannot be divided is not parsed either.
-        let (rest, keys) = divided(text).unwrap_or_else(|| (text.to_owned(), TlsKeys::default()));
-        let parsed = rest.parse::<Config>();
-        let mut config = parsed.map_err(|error| chain(&error))?;
+        let parsed = |text: &str| text.parse::<Config>().map_err(|error| chain(&error));
+        let Some((rest, keys)) = divided(text) else {
+            // The driver takes some that cannot be divided, and would lose `sslmode`.
+            parsed(text)?;
+            return Err("a value ends in `\\`, or has a `%` without two digits".into());
+        };
+        let mut config = parsed(&rest)?;
         if config.get_hosts().is_empty() {
             return Err(
                 "it names no host: give `host=` with a name or the folder of a socket".into(),
@@ -133,7 +136,9 @@ impl Connection {
         }
         // Nothing is encrypted on a socket of the machine, as libpq has it.
         let is_socket = |host: &Host| matches!(host, Host::Unix(_));
-        let by_sockets = config.get_hosts().iter().all(is_socket);
+        let by_sockets =
+            config.get_hostaddrs().is_empty() && config.get_hosts().iter().all(is_socket);
+        let is_of_system = keys.roots.as_deref() == Some("system");
         let roots = keys
             .roots
             .filter(|file| file != "system")
@@ -144,6 +149,8 @@ impl Connection {
             Verify::Nothing
         };
         let (mode, verify) = match keys.mode.as_deref() {
+            // As libpq: who trusts the system's CAs wants the name checked.
+            None if is_of_system => (SslMode::Require, Verify::Name),
             Some("disable") => (SslMode::Disable, Verify::Nothing),
             None | Some("prefer") => (SslMode::Prefer, Verify::Nothing),
             Some("require") => (SslMode::Require, require),
@@ -155,6 +162,18 @@ impl Connection {
                 ));
             }
         };
+        if is_of_system && verify != Verify::Name {
+            return Err("`sslrootcert=system` needs `sslmode=verify-full`: any certificate of a public CA would do".into());
+        }
+        if verify == Verify::Chain && roots.is_none() {
+            return Err(
+                "`sslmode=verify-ca` needs `sslrootcert=FILE`; or give `sslmode=verify-full`"
+                    .into(),
+            );
+        }
+        if config.get_channel_binding() == ChannelBindingMode::Require {
+            return Err("`channel_binding=require` cannot be had: leave it out".into());
+        }
         let may_be_clear = mode == SslMode::Prefer && !is_local(&config);
         if may_be_clear && config.get_password().is_some() {
             return Err(
@@ -207,7 +226,9 @@ pub(super) fn connect(text: &str) -> Result<Client, String> {
     let connected = if config.get_ssl_mode() == SslMode::Disable {
         config.connect(::postgres::NoTls)
     } else {
-        let tls = tls::config(verify, roots.as_deref()).map_err(|error| error.to_string())?;
+        let mut tls = tls::config(verify, roots.as_deref()).map_err(|error| error.to_string())?;
+        // `sslnegotiation=direct` asks for it.
+        Arc::make_mut(&mut tls).alpn_protocols = vec![b"postgresql".to_vec()];
         config.connect(Connector(tls))
     };
     connected.map_err(|error| chain(&error))
@@ -373,12 +394,18 @@ mod tests {
                 SslMode::Require,
                 Verify::Chain,
             ),
+            ("host=db sslrootcert=system", SslMode::Require, Verify::Name),
             (
-                "host=db sslmode=require sslrootcert=system",
+                "host=db sslmode=verify-ca sslrootcert=f",
                 SslMode::Require,
-                Verify::Nothing,
+                Verify::Chain,
             ),
-            ("host=db sslmode=verify-ca", SslMode::Require, Verify::Chain),
+            // The driver connects to the address.
+            (
+                "host=/run/postgresql hostaddr=192.0.2.1 sslmode=verify-full",
+                SslMode::Require,
+                Verify::Name,
+            ),
             (
                 "host=db sslmode=verify-full",
                 SslMode::Require,
@@ -414,6 +441,14 @@ mod tests {
             ("host=localhost hostaddr=192.0.2.1 password=x", "in clear"),
             ("postgres://u:p@192.0.2.1/d?sslmode=prefer", "in clear"),
             ("host=db sslmode=allow", "no `sslmode=allow`: give"),
+            ("host=db sslmode=require sslrootcert=system", "verify-full"),
+            ("host=db sslmode=verify-ca", "sslrootcert=FILE"),
+            ("host=db channel_binding=require", "leave it out"),
+            ("host=db sslmode=require application_name=a\\", "ends in"),
+            (
+                "postgres://db/x?sslmode=require&application_name=1%",
+                "two digits",
+            ),
             ("dbname=x", "no host"),
             ("host='db", "unterminated"),
         ] {

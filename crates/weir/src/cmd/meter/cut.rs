@@ -286,7 +286,10 @@ fn store(
     thread::scope(|scope| {
         let (give, chunks) = mpsc::sync_channel(CHUNKS_WAITING);
         // Once the receiver has gone, since the disk is full, for example, chunks go nowhere.
-        let maker = scope.spawn(move || make(&mut |chunk| drop(give.send(chunk))));
+        let maker = thread::Builder::new()
+            .name("chunks".into())
+            .spawn_scoped(scope, move || make(&mut |chunk| drop(give.send(chunk))))
+            .map_err(LedgerError::Thread)?;
         for mut chunk in chunks {
             records += chunk.records.len() as u64;
             period.put(&mut chunk)?;
