@@ -273,7 +273,7 @@ pub(crate) fn parts(way: Arrival) -> Result<()> {
     );
     let columns = ["program", "kernel", "without the host's", "TPACKET_V3 : it"];
     let mut table = Table::new(&title, &columns);
-    table.row(&["(nobody, up to the host)".into(), ns(alone - sending)]);
+    table.row(&["(none, up to the host)".into(), ns(alone - sending)]);
     let [.., peer] = costs;
     for cost in costs {
         table.row(&[

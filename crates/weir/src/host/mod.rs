@@ -31,8 +31,8 @@ Links:
   port:IF    a live interface, beside the kernel, with the interface's MAC address: frames for the
              host's addresses are taken from the kernel; the host gets copies of ARP and neighbour
              discovery. Needs the broker or root. This machine itself cannot reach the host.
-  shm:NAME   a link in shared memory, of all hosts of this user on it, up to 16, and of no interface of
-             the kernel. The first host makes it.
+  shm:NAME   a link in shared memory, of all hosts of this user on it, up to 16, and of no
+             interface of the kernel. The first host makes it.
   NAME       a TAP interface if there is one with that name; otherwise a live interface
 
 Addresses (--addr):

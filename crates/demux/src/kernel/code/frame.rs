@@ -78,7 +78,7 @@ impl Coder<'_> {
 
     /// r7 = this CPU's scratch memory. The key, 0, is in a map and not on the stack: behind
     /// the first store to a place of the stack the verifier puts a barrier against speculation
-    /// (`lfence`), which waits for all that the processor has begun: 9 ns a frame.
+    /// (`lfence`), which waits for all that the processor has begun (docs/decisions/017.md).
     pub(super) fn own_scratch(&mut self) {
         let pass = self.pass;
         self.map(Reg::R1, MapRole::Scratch);

@@ -74,8 +74,9 @@ A translator of two links:
 
 Runs in the foreground and says `ready` on standard error when frames flow.
 
-With a stage `ipsec` that has a file, SIGHUP has weir read it again. With a stage `balance`, SIGHUP has weir
-read FILE again for other servers, weights and `draining`: sessions of servers that stay go on.
+With a stage `ipsec` that has a file, SIGHUP has weir read it again. With a stage `balance`,
+SIGHUP has weir read FILE again for other servers, weights and `draining`: sessions of servers
+that stay go on.
 
 Exit status: 0, also after SIGINT, SIGTERM and SIGHUP; 1 if an interface is not there, a file
 cannot be written or something else failed; 2 if the configuration or an option is refused.")]
