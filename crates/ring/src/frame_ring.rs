@@ -29,7 +29,7 @@ const LENGTH_BYTES: u64 = 8;
 pub trait Memory {
     /// Bytes of the ring, a power of two.
     fn bytes(&self) -> u64;
-    /// The producer's position; acquires what was written before it.
+    /// The producer's position, a multiple of 8; acquires what was written before it.
     fn producer(&self) -> u64;
     /// The consumer's position; acquires what was read before it.
     fn consumer(&self) -> u64;
@@ -76,7 +76,7 @@ pub struct Producer<M> {
 impl<M: Memory> Producer<M> {
     /// Continues at the ring's present position.
     pub fn new(memory: M) -> Producer<M> {
-        let next = memory.producer() & !7;
+        let next = memory.producer();
         Producer {
             next,
             submitted: next,
@@ -163,24 +163,18 @@ impl<M: Memory> Producer<M> {
 pub struct Consumer<M> {
     memory: M,
     next: u64,
-    /// How often the producer's side was not what a producer writes.
-    corrupt: u64,
 }
 
 impl<M: Memory> Consumer<M> {
     /// Begins with the frames that are put from now on.
     pub fn new(memory: M) -> Consumer<M> {
-        let mut consumer = Consumer {
-            next: 0,
-            memory,
-            corrupt: 0,
-        };
+        let mut consumer = Consumer { next: 0, memory };
         consumer.skip();
         consumer
     }
 
     fn skip(&mut self) {
-        self.next = self.memory.producer() & !7;
+        self.next = self.memory.producer();
         self.memory.set_consumer(self.next);
     }
 
@@ -190,12 +184,11 @@ impl<M: Memory> Consumer<M> {
         if held == 0 {
             return None;
         }
-        let is_sound = held <= self.memory.bytes() && held >= LENGTH_BYTES;
+        let is_sound = held <= self.memory.bytes();
         let len = is_sound.then(|| self.memory.load(self.next));
         let len = len.and_then(|len| usize::try_from(len).ok());
         let len = len.filter(|len| *len <= FRAME_LEN_MAX && taken_by(*len) <= held);
         if len.is_none() {
-            self.corrupt += 1;
             self.skip();
         }
         len
@@ -223,11 +216,6 @@ impl<M: Memory> Consumer<M> {
     /// Whether there is a frame.
     pub fn is_ready(&self) -> bool {
         self.memory.producer() != self.next
-    }
-
-    /// How often the ring had to be emptied.
-    pub fn corrupt(&self) -> u64 {
-        self.corrupt
     }
 
     /// Writes the position again if another process has changed it.

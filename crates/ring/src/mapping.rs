@@ -52,10 +52,9 @@ impl Mapping {
             at + bytes.len() <= self.bytes,
             "chunks lie inside the memory"
         );
-        // SAFETY: inside of the mapping, as just compared; a copy to raw
-        // memory, of which no reference exists. The kernel may read it at the
-        // same time only if another holder of the socket asked for it, and then
-        // sends what it finds.
+        // SAFETY: inside of the mapping, as just compared. A copy to raw memory, to which no
+        // reference is made: a process or the kernel that reads or writes there meanwhile finds or
+        // leaves other bytes and nothing else.
         unsafe {
             let to = self.start.cast::<u8>().add(at);
             std::ptr::copy_nonoverlapping(bytes.as_ptr(), to, bytes.len());

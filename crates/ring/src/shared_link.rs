@@ -12,16 +12,17 @@
 //!  36864    RING_BYTES for each ring, in the same order              the sender
 //! ```
 //!
-//! Pages come when they are first written, so that rings which no frame has been through take no
-//! memory. Any process that has the file may write anything: offsets come from constants and from
-//! masked positions alone, frames are copied out before they are parsed, and [`crate::frame_ring`]
-//! checks positions and lengths.
+//! A ring gets its pages before its first frame ([`SharedLink::allocate`]), so that rings which no
+//! frame has been through take no memory. Any process that has the file may write anything: offsets
+//! come from constants and from masked positions alone, frames are copied out before they are parsed,
+//! and [`crate::frame_ring`] checks positions and lengths.
 
 use crate::frame_ring::{self, Consumer, Memory, Producer};
 use crate::mapping::Mapping;
-use rustix::fs::{fstat, ftruncate};
+use rustix::fs::{FallocateFlags, fallocate, fstat, ftruncate};
+use rustix::io::{Errno, retry_on_intr};
 use std::io;
-use std::os::fd::BorrowedFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 use std::sync::atomic::fence;
@@ -45,7 +46,10 @@ const DATA: usize = CONTROLS + STATIONS_MAX * STATIONS_MAX * CONTROL_BYTES;
 
 /// The mapped memory.
 #[derive(Clone, Debug)]
-pub struct SharedLink(Arc<Mapping>);
+pub struct SharedLink {
+    mapping: Arc<Mapping>,
+    file: Arc<OwnedFd>,
+}
 
 /// The memory of one ring.
 #[derive(Debug)]
@@ -61,7 +65,7 @@ impl SharedLink {
     /// length.
     ///
     /// # Errors
-    /// If it has another length, or the layout of another version.
+    /// If it has another length, or the layout of another version, or there is no room for it.
     pub fn map(file: BorrowedFd<'_>) -> io::Result<SharedLink> {
         let len = fstat(file)?.st_size;
         if len == 0 {
@@ -69,8 +73,12 @@ impl SharedLink {
         } else if usize::try_from(len) != Ok(FILE_BYTES) {
             return Err(other_layout());
         }
-        let link = SharedLink(Arc::new(Mapping::lazy(file, FILE_BYTES)?));
-        let magic = link.0.atomic_u64(0);
+        allocate(file, 0, DATA)?;
+        let link = SharedLink {
+            mapping: Arc::new(Mapping::lazy(file, FILE_BYTES)?),
+            file: Arc::new(file.try_clone_to_owned()?),
+        };
+        let magic = link.mapping.atomic_u64(0);
         let found = magic.compare_exchange(0, MAGIC, SeqCst, SeqCst);
         match found {
             Ok(_) | Err(MAGIC) => Ok(link),
@@ -81,14 +89,23 @@ impl SharedLink {
     /// The MAC address of a station as a number; 0 if there is no station.
     #[inline]
     pub fn address(&self, station: usize) -> u64 {
-        self.0.atomic_u64(at_address(station)).load(Acquire)
+        self.mapping.atomic_u64(at_address(station)).load(Acquire)
     }
 
     /// Sets the address of a station.
     pub fn set_address(&self, station: usize, address: u64) {
-        self.0
+        self.mapping
             .atomic_u64(at_address(station))
             .store(address, Release);
+    }
+
+    /// Gives the ring from a station to another its memory, which must be there before the first frame is
+    /// put.
+    ///
+    /// # Errors
+    /// If there is no room for it.
+    pub fn allocate(&self, from: usize, to: usize) -> io::Result<()> {
+        allocate(self.file.as_fd(), self.ring(from, to).data, RING_BYTES)
     }
 
     /// The ring from a station to another.
@@ -99,7 +116,7 @@ impl SharedLink {
         );
         let at = to * STATIONS_MAX + from;
         Ring {
-            mapping: Arc::clone(&self.0),
+            mapping: Arc::clone(&self.mapping),
             control: CONTROLS + at * CONTROL_BYTES,
             data: DATA + at * RING_BYTES,
             asleep: SLEEPS + to * 64,
@@ -120,6 +137,17 @@ impl SharedLink {
     pub fn producers(&self, station: usize) -> Vec<Producer<Ring>> {
         let to = 0..STATIONS_MAX;
         to.map(|to| Producer::new(self.ring(station, to))).collect()
+    }
+}
+
+/// Has the file system give bytes their pages now. If it had none when they are written, the system would
+/// end the process (SIGBUS).
+fn allocate(file: BorrowedFd<'_>, start: usize, len: usize) -> io::Result<()> {
+    let (flags, start, len) = (FallocateFlags::empty(), start as u64, len as u64);
+    match retry_on_intr(|| fallocate(file, flags, start, len)) {
+        // A file system without this call gives them when they are written.
+        Err(Errno::OPNOTSUPP) => Ok(()),
+        allocated => Ok(allocated?),
     }
 }
 
@@ -148,7 +176,7 @@ impl Memory for Ring {
 
     #[inline]
     fn producer(&self) -> u64 {
-        self.mapping.atomic_u64(self.control).load(Acquire)
+        self.mapping.atomic_u64(self.control).load(Acquire) & !7
     }
 
     #[inline]
@@ -168,13 +196,11 @@ impl Memory for Ring {
     }
 
     fn load(&self, position: u64) -> u64 {
-        self.mapping
-            .atomic_u64(self.at(position & !7).0)
-            .load(Relaxed)
+        self.mapping.atomic_u64(self.at(position).0).load(Relaxed)
     }
 
     fn store(&self, position: u64, word: u64) {
-        let to = self.mapping.atomic_u64(self.at(position & !7).0);
+        let to = self.mapping.atomic_u64(self.at(position).0);
         to.store(word, Relaxed);
     }
 

@@ -1,7 +1,8 @@
 //! Hosts on a link in shared memory, which may as well be of several processes: weir/tests/exec/shared.rs.
 
+use rustix::fs::{FlockOperation, flock};
 use std::fs;
-use std::io::{Read, Write};
+use std::io::{ErrorKind, Read, Write};
 use std::net::SocketAddr;
 use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::path::PathBuf;
@@ -10,7 +11,7 @@ use std::time::{Duration, Instant};
 use weir_lab::rng::Rng;
 use weir_lab::testenv;
 use weir_ring::shared_link::STATIONS_MAX;
-use weir_socket::link::{Link, Shm};
+use weir_socket::link::{BATCH, Link, Shm};
 use weir_socket::{Net, TcpListener, TcpStream, UdpSocket};
 use weir_stack::{Config, TxSink};
 use weir_wire::ethernet::Address;
@@ -119,12 +120,47 @@ fn places_and_addresses_are_bounded_and_come_back() {
     let full = join(100).unwrap_err().to_string();
     assert!(full.contains("16 stations"), "{full}");
     let left = stations.remove(5);
-    let place = left.station();
     let taken = join(3).unwrap_err().to_string();
     assert!(taken.contains("MAC address"), "{taken}");
     drop(left);
     assert_eq!(join(3).map(|_| ()).unwrap_err().to_string(), taken);
-    assert_eq!(join(100).unwrap().station(), place);
+    join(100).unwrap();
+}
+
+/// The last station removes the folder, perhaps just as another joins.
+#[test]
+fn stations_join_while_the_last_one_leaves() {
+    let link = name("churn");
+    thread::scope(|scope| {
+        for host in 1..=4 {
+            let link = &link;
+            scope.spawn(move || {
+                for _ in 0..200 {
+                    drop(Shm::join(link, mac(host)).unwrap());
+                }
+            });
+        }
+    });
+}
+
+#[test]
+fn a_process_that_is_stopped_as_it_joins_does_not_hold_one_that_leaves_up() {
+    let link = name("leave");
+    let station = Shm::join(&link, mac(1)).unwrap();
+    let files = folder(&link);
+    let locked = fs::File::open(&files).unwrap();
+    flock(&locked, FlockOperation::LockExclusive).unwrap();
+    let began = Instant::now();
+    drop(station);
+    assert!(
+        began.elapsed() < Duration::from_secs(3),
+        "{:?}",
+        began.elapsed()
+    );
+    drop(locked);
+    // The next station removes what was left.
+    drop(Shm::join(&link, mac(1)).unwrap());
+    assert!(!files.exists());
 }
 
 #[test]
@@ -160,6 +196,8 @@ fn what_another_user_has_made_or_may_use_is_refused() {
         );
     };
     fs::create_dir(&path).unwrap();
+    // Otherwise a process that joins another link may remove the folder.
+    fs::write(path.join("keep"), "").unwrap();
     fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
     refused();
     fs::set_permissions(&path, fs::Permissions::from_mode(0o700)).unwrap();
@@ -178,6 +216,7 @@ fn what_another_user_has_made_or_may_use_is_refused() {
         std::io::ErrorKind::PermissionDenied,
         "{error}"
     );
+    fs::remove_file(path.join("keep")).unwrap();
     drop(joined);
     assert!(!path.exists());
 }
@@ -203,6 +242,107 @@ fn stations_come_and_go_beside_a_connection() {
     carry(&other, &one, 8, 1, &sent);
 }
 
+/// Sends a frame of this length, of bytes that are the number of the host, as soon as there is room.
+fn send(sender: &mut Shm, to: u8, len: usize) {
+    let began = Instant::now();
+    let room = loop {
+        match sender.reserve(len) {
+            Some(room) => break room,
+            None => assert!(began.elapsed() < WAIT_MAX, "it waits for ever"),
+        }
+        thread::sleep(Duration::from_millis(1));
+    };
+    room.fill(to);
+    room[..6].copy_from_slice(&mac(to).0);
+    sender.submit();
+    sender.flush();
+}
+
+/// Lengths of the frames that one call receives.
+fn receive(station: &mut Shm) -> Vec<usize> {
+    let mut lens = Vec::new();
+    station
+        .receive(&mut |frame, _| lens.push(frame.len()))
+        .unwrap();
+    lens
+}
+
+#[test]
+fn a_sender_that_fills_its_ring_again_and_again_does_not_keep_others_from_their_turn() {
+    let link = name("turns");
+    let [mut busy, mut other, mut receiver] =
+        [1, 2, 3].map(|host| Shm::join(&link, mac(host)).unwrap());
+    send(&mut other, 3, 1000);
+    let came = (0..16).any(|_| {
+        (0..BATCH).for_each(|_| send(&mut busy, 3, 60));
+        receive(&mut receiver).contains(&1000)
+    });
+    assert!(came);
+}
+
+#[test]
+fn a_frame_does_not_wait_for_a_station_that_has_left() {
+    let link = name("left");
+    let mut sender = Shm::join(&link, mac(1)).unwrap();
+    let receiver = Shm::join(&link, mac(2)).unwrap();
+    while !sender.is_full() {
+        send(&mut sender, 2, 60_000);
+    }
+    assert!(sender.arm());
+    drop(receiver);
+    let mut woken = [0_u8];
+    assert_eq!(rustix::io::read(sender.fd(), &mut woken).unwrap(), 1);
+    sender.flush();
+    assert!(!sender.is_full());
+}
+
+/// Size of the small file system, for the half of the next test.
+const SMALL: &str = "WEIR_TEST_SMALL_FILE_SYSTEM";
+
+/// Half of the next test, in a process of its own, which a mistake would end by SIGBUS.
+#[test]
+fn on_a_small_file_system() {
+    let Ok(size) = std::env::var(SMALL) else {
+        return;
+    };
+    if size == "16k" {
+        let error = Shm::join("small", mac(1)).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::StorageFull, "{error}");
+        return;
+    }
+    let [mut one, mut other] = [1, 2].map(|host| Shm::join("small", mac(host)).unwrap());
+    (0..8).for_each(|_| send(&mut one, 2, 60_000));
+    // A call hands over about four.
+    let lens = [receive(&mut other), receive(&mut other)].concat();
+    assert_eq!(lens, [60_000; 8]);
+    // There is no room for a second ring.
+    (0..8).for_each(|_| send(&mut other, 1, 60_000));
+    assert!(!other.is_full() && receive(&mut one).is_empty());
+    send(&mut one, 2, 60);
+    assert_eq!(receive(&mut other), [60]);
+}
+
+#[test]
+fn a_full_file_system_loses_frames_and_ends_no_process() {
+    if !testenv::root() || !testenv::programs(&["unshare", "mount", "sh"]) {
+        return;
+    }
+    // That of root's links, in a mount namespace that goes with the process.
+    let script = "mkdir -p -m 700 /run/weir-link && \
+                  mount -t tmpfs -o size=$0,mode=700 weir-test /run/weir-link && exec \"$@\"";
+    for size in ["16k", "640k"] {
+        let run = testenv::program("unshare")
+            .unwrap()
+            .args(["--mount", "sh", "-c", script, size])
+            .arg(std::env::current_exe().unwrap())
+            .args(["--exact", "on_a_small_file_system", "--nocapture"])
+            .env(SMALL, size)
+            .output()
+            .unwrap();
+        assert!(run.status.success(), "{size}: {run:?}");
+    }
+}
+
 /// Without a receiver that takes frames, a sender waits for a bounded time and then loses frames; other
 /// stations get theirs.
 #[test]
@@ -213,22 +353,12 @@ fn a_station_that_takes_nothing_does_not_hold_others_up_for_long() {
         Shm::join(&link, mac(2)).unwrap(),
     );
     let mut other = Shm::join(&link, mac(3)).unwrap();
-    let mut send = |to: u8| {
-        let began = Instant::now();
-        let room = loop {
-            match sender.reserve(60_000) {
-                Some(room) => break room,
-                None => assert!(began.elapsed() < WAIT_MAX, "it waits for ever"),
-            }
-            thread::sleep(Duration::from_millis(1));
-        };
-        room.fill(to);
-        room[..6].copy_from_slice(&mac(to).0);
-        sender.submit();
-        sender.flush();
-    };
     let began = Instant::now();
-    (0..1000).for_each(|_| send(2));
+    for _ in 0..500 {
+        send(&mut sender, 2, 60_000);
+        // These find room.
+        send(&mut sender, 2, 60);
+    }
     // One wait, not one for each frame.
     assert!(
         began.elapsed() < Duration::from_secs(20),
@@ -236,7 +366,7 @@ fn a_station_that_takes_nothing_does_not_hold_others_up_for_long() {
         began.elapsed()
     );
     for _ in 0..100 {
-        send(3);
+        send(&mut sender, 3, 60_000);
         let mut count = 0;
         other
             .receive(&mut |frame, _| {
@@ -296,5 +426,12 @@ fn a_process_that_writes_anything_does_not_end_the_hosts() {
             talk(port);
         }
     });
+    // What was asked for an address meanwhile may still fail.
+    let listener = TcpListener::bind(&other, at(2, 8)).unwrap();
+    let began = Instant::now();
+    while TcpStream::connect(&one, at(2, 8)).is_err() {
+        assert!(began.elapsed() < WAIT_MAX, "no connection");
+    }
+    drop(listener);
     carry(&one, &other, 9, 2, &bytes(1, 1 << 20));
 }

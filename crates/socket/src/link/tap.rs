@@ -5,12 +5,10 @@ use rustix::io::Errno;
 use std::io::{self, IoSlice, IoSliceMut};
 use std::os::fd::{AsFd, BorrowedFd};
 use weir_link::net::{self, TapGso, TapHeader, WriteBatch};
+use weir_ring::frame_ring::FRAME_LEN_MAX;
 use weir_stack::TxSink;
 use weir_stack::iface::{BURST_MAX, BurstFrame, Offload, RxMeta, TxMeta};
 use weir_wire::{ethernet, ipv6};
-
-/// Longest frame, in bytes: the longest IPv6 packet and a VLAN-tagged Ethernet header.
-const FRAME_LEN_MAX: usize = 40 + 65_535 + 18;
 
 /// Length of the driver's header and the longest headers of a frame.
 const HEAD_LEN_MAX: usize = TapHeader::LEN + ethernet::Repr::LEN + ipv6::Repr::LEN + 60;

@@ -8,6 +8,7 @@ use crate::{Bench, ROUND_S, ROUNDS, WARM_UP_S, median};
 use std::time::Instant;
 use weir_lab::command::Command;
 use weir_lab::net::Process;
+use weir_lab::results::{Bar, Unit};
 use weir_lab::wait;
 
 const SERVER: &str = "192.0.2.101";
@@ -84,9 +85,9 @@ fn compare(bench: &Bench, what: &str, bar: f64, pair: &[Contestant<'_>; 2], load
             median(rounds.iter().map(|round| round[at][1])),
         );
     }
-    for (of, kind) in [
-        (0, "requests or bytes a second"),
-        (1, "for the processors' time"),
+    for (of, kind, bar) in [
+        (0, "requests or bytes a second", Bar::AtLeast(bar)),
+        (1, "for the processors' time", Bar::None),
     ] {
         let ratios: Vec<f64> = rounds
             .iter()
@@ -95,12 +96,9 @@ fn compare(bench: &Bench, what: &str, bar: f64, pair: &[Contestant<'_>; 2], load
         let each: Vec<_> = ratios.iter().map(|ratio| format!("{ratio:.2}")).collect();
         let ratio = median(ratios.iter().copied());
         println!("  {kind:<38} {ratio:>33.3}  {}", each.join(" "));
-        bench.record_as(
-            &format!("exec: {what}, shared memory, {kind}"),
-            ratio,
-            "the kernel's loopback",
-            bar,
-        );
+        let name = format!("exec: {what}, shared memory, {kind}");
+        let unit = Unit::RateOf("the kernel's loopback");
+        bench.results.record(&name, ratio, unit, bar);
     }
 }
 

@@ -2,17 +2,17 @@
 //!
 //! Each station copies the frames that it sends into the ring to the receiving station, and a station
 //! that sleeps is woken by a byte in its FIFO. While stations are awake they make no system calls for
-//! frames. [`weir_ring::shared_link`] describes the memory, [`place`] the files.
+//! frames. [`weir_ring::shared_link`] describes the memory, [`membership`] the files.
 //!
 //! A frame to a full ring waits, and with it all that the host sends, until the receiver has made room,
 //! for [`ROOM_TIMEOUT`] at most: TCP on the link loses nothing to a full ring. To a station that has let this
-//! time pass, frames are lost as long as its ring is full. Frames to all stations never wait.
+//! time pass, frames without room are lost until it takes some. Frames to all stations never wait.
 
-mod place;
+mod membership;
 
 use super::{BATCH, DirectReceiver, Link, RxSink};
-use place::Place;
-pub use place::is_of_shared_link;
+use membership::Membership;
+pub use membership::is_of_shared_link;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::{Duration, Instant};
@@ -42,7 +42,7 @@ const LOOK_INTERVAL: Duration = Duration::from_millis(10);
 /// One station of a link in shared memory.
 #[derive(Debug)]
 pub struct Shm {
-    place: Place,
+    membership: Membership,
     address: u64,
     to: Vec<Producer<Ring>>,
     /// For each receiver, when it is looked at next, and its position at the last look.
@@ -54,9 +54,12 @@ pub struct Shm {
     /// The frame that is being sent, or that waits for room.
     sent: Vec<u8>,
     waits: Option<Waits>,
-    /// The stations, as bits, that have frames to be published, and that let a frame wait for too long.
+    /// The stations, as bits, that have frames to be published, and to which the ring has memory.
     unpublished: u16,
+    allocated: u16,
+    /// The stations that let a frame wait for too long, and for each its position then.
     stalled: u16,
+    stalled_at: [u64; STATIONS_MAX],
     /// The station to which the last frame went.
     last_to: usize,
     /// The descriptor was polled since the last receive.
@@ -90,9 +93,9 @@ impl Shm {
     /// system refuses.
     pub fn join(name: &str, address: Address) -> io::Result<Shm> {
         let address = number(&address.0);
-        let place = Place::join(name, address)?;
-        let (memory, own) = (&place.memory, place.station);
-        let shm = Shm {
+        let membership = Membership::join(name, address)?;
+        let (memory, own) = (&membership.memory, membership.station);
+        Ok(Shm {
             address,
             looks: [(Instant::now(), 0); STATIONS_MAX],
             to: memory.producers(own),
@@ -102,19 +105,13 @@ impl Shm {
             sent: Vec::new(),
             waits: None,
             unpublished: 0,
+            allocated: 0,
             stalled: 0,
+            stalled_at: [0; STATIONS_MAX],
             last_to: own,
             was_armed: false,
-            place,
-        };
-        // From now on others send to it.
-        shm.place.memory.set_address(own, address);
-        Ok(shm)
-    }
-
-    /// The number of the station, from 0.
-    pub fn station(&self) -> usize {
-        self.place.station
+            membership,
+        })
     }
 
     fn receivers(&mut self, head: &[u8]) -> Receivers {
@@ -125,9 +122,9 @@ impl Shm {
             return Receivers::All;
         }
         let to = number(to);
-        let memory = &self.place.memory;
+        let memory = &self.membership.memory;
         let is_it =
-            |station: &usize| *station != self.place.station && memory.address(*station) == to;
+            |station: &usize| *station != self.membership.station && memory.address(*station) == to;
         if !is_it(&self.last_to) {
             match (0..STATIONS_MAX).find(is_it) {
                 Some(station) => self.last_to = station,
@@ -142,25 +139,43 @@ impl Shm {
             Receivers::None => {}
             Receivers::All => {
                 for station in 0..STATIONS_MAX {
-                    let is_there = self.place.memory.address(station) != 0;
-                    if is_there && station != self.place.station {
+                    let is_there = self.membership.memory.address(station) != 0;
+                    if is_there && station != self.membership.station && self.has_ring(station) {
                         self.put(station, frame);
                     }
                 }
             }
             Receivers::One(station) => {
-                if !self.put(station, frame) && self.stalled & 1 << station == 0 {
+                if self.has_ring(station)
+                    && !self.put(station, frame)
+                    && self.stalled & 1 << station == 0
+                {
                     self.keep(station, frame);
                 }
             }
         }
     }
 
+    /// Whether the ring to a station has memory, which it gets before its first frame. Without, frames to
+    /// the station are lost.
+    fn has_ring(&mut self, station: usize) -> bool {
+        let bit = 1 << station;
+        let (memory, own) = (&self.membership.memory, self.membership.station);
+        if self.allocated & bit == 0 && memory.allocate(own, station).is_ok() {
+            self.allocated |= bit;
+        }
+        self.allocated & bit != 0
+    }
+
     fn put(&mut self, station: usize, frame: [&[u8]; 3]) -> bool {
         let is_put = self.to[station].put(&frame);
         if is_put {
-            self.stalled &= !(1 << station);
-            self.unpublished |= 1 << station;
+            let bit = 1 << station;
+            // Not by a short frame that found room beside those which the station does not take.
+            if self.stalled & bit != 0 && self.to[station].taken() != self.stalled_at[station] {
+                self.stalled &= !bit;
+            }
+            self.unpublished |= bit;
             if self.to[station].unsubmitted() >= SUBMITTED_BYTES {
                 self.publish(station);
             }
@@ -173,7 +188,7 @@ impl Shm {
 
     fn publish(&mut self, station: usize) {
         if self.to[station].submit() || self.is_silent(station) {
-            self.place.wake(station);
+            self.membership.wake(station);
         }
     }
 
@@ -211,7 +226,10 @@ impl Shm {
         let Some(Waits { to, until }) = self.waits else {
             return;
         };
-        if !self.to[to].wait_for_room(self.sent.len()) {
+        if self.membership.memory.address(to) != number(&self.sent) {
+            // The station has left.
+            self.waits = None;
+        } else if !self.to[to].wait_for_room(self.sent.len()) {
             let frame = std::mem::take(&mut self.sent);
             self.put(to, [&frame, &[], &[]]);
             self.sent = frame;
@@ -219,9 +237,8 @@ impl Shm {
         } else if Instant::now() >= until {
             self.waits = None;
             self.stalled |= 1 << to;
-            if !self.place.is_alive(to) {
-                self.place.memory.set_address(to, 0);
-            }
+            self.stalled_at[to] = self.to[to].taken();
+            self.membership.clear_if_dead(to);
         }
     }
 
@@ -230,11 +247,14 @@ impl Shm {
     fn receive_each(&mut self, mut take: impl FnMut(&mut Shm, usize) -> Option<usize>) -> bool {
         if std::mem::take(&mut self.was_armed) {
             frame_ring::disarm(&self.from);
-            self.place.drain();
+            self.membership.drain();
         }
         let (mut frames, mut bytes) = (0, 0);
         for _ in 0..STATIONS_MAX {
             let ring = self.next_from;
+            // Also after a full share: a sender that fills its ring again and again must not keep others
+            // from their turn.
+            self.next_from = (ring + 1) % STATIONS_MAX;
             let before = frames;
             while frames < BATCH
                 && bytes < BATCH_LEN
@@ -244,12 +264,11 @@ impl Shm {
                 bytes += len;
             }
             if frames > before && self.from[ring].has_taken() {
-                self.place.wake(ring);
+                self.membership.wake(ring);
             }
             if frames >= BATCH || bytes >= BATCH_LEN {
                 return true;
             }
-            self.next_from = (ring + 1) % STATIONS_MAX;
         }
         false
     }
@@ -292,7 +311,7 @@ impl TxSink for Shm {
 
 impl Link for Shm {
     fn fd(&self) -> BorrowedFd<'_> {
-        self.place.wake.as_fd()
+        self.membership.wake.as_fd()
     }
 
     fn offload(&self) -> Offload {
@@ -352,11 +371,11 @@ impl Link for Shm {
     }
 
     fn leave(&mut self) {
-        self.place.leave();
+        self.membership.leave();
     }
 
     fn arm(&mut self) -> bool {
-        let (memory, own) = (&self.place.memory, self.place.station);
+        let (memory, own) = (&self.membership.memory, self.membership.station);
         if memory.address(own) != self.address {
             memory.set_address(own, self.address);
         }

@@ -1,4 +1,4 @@
-//! [`Place`]: a station's place on a link in shared memory, as files of its user.
+//! [`Membership`]: a station's membership of a link in shared memory, as files of its user.
 //!
 //! ```text
 //!  /run/weir-link, /run/user/UID/weir-link, /dev/shm/weir-link-UID   mode 0700, the user's
@@ -28,6 +28,9 @@ const NAME_LEN_MAX: usize = 64;
 /// Longest wait for another station to join or leave.
 const LOCK_TIMEOUT: Duration = Duration::from_secs(5);
 const LOCK_PAUSE: Duration = Duration::from_millis(1);
+/// As [`LOCK_TIMEOUT`] when a station leaves, which holds its host up. Files that stay are removed by the next
+/// station that joins and leaves.
+const LEAVE_TIMEOUT: Duration = Duration::from_millis(100);
 /// How long an address may be that of a station whose process is about to end, which another process
 /// replaces.
 const ADDRESS_TIMEOUT: Duration = Duration::from_secs(1);
@@ -57,9 +60,9 @@ pub fn is_of_shared_link(path: &str) -> bool {
     path.contains("/weir-link")
 }
 
-/// A station's place. While it lives, no other process has it.
+/// A station's membership. While it lives, no other process is this station.
 #[derive(Debug)]
-pub(super) struct Place {
+pub(super) struct Membership {
     pub(super) station: usize,
     pub(super) memory: SharedLink,
     /// The FIFO, which is never writable to this descriptor, and which holds the lock.
@@ -73,26 +76,36 @@ pub(super) struct Place {
     has_left: bool,
 }
 
-impl Place {
+impl Membership {
     /// Joins the link, which is made if no station is there.
     ///
     /// # Errors
-    /// If the name is not one, a folder or file is another user's, all places are taken, another station
+    /// If the name is not one, a folder or file is another user's, all stations are taken, another station
     /// has the address, or the system refuses.
-    pub(super) fn join(name: &str, address: u64) -> io::Result<Place> {
+    pub(super) fn join(name: &str, address: u64) -> io::Result<Membership> {
         check_name(name)?;
         let links = links_folder()?;
         sweep(&links, name);
         let began = Instant::now();
         loop {
-            let folder = private_folder(&links, name)?;
-            lock(&folder, name, began)?;
+            let folder = match private_folder(&links, name) {
+                // The last station has removed it meanwhile.
+                Err(error)
+                    if error.kind() == io::ErrorKind::NotFound
+                        && began.elapsed() < LOCK_TIMEOUT =>
+                {
+                    std::thread::sleep(LOCK_PAUSE);
+                    continue;
+                }
+                folder => folder?,
+            };
+            lock(&folder, name, began, LOCK_TIMEOUT)?;
             // The last station may have removed the folder since it was opened.
             if fstat(&folder)?.st_nlink == 0 {
                 continue;
             }
             let links = links.try_clone()?;
-            match Place::join_in(links, folder, name, address) {
+            match Membership::join_in(links, folder, name, address) {
                 Err(error)
                     if error.kind() == io::ErrorKind::AddrInUse
                         && began.elapsed() < ADDRESS_TIMEOUT =>
@@ -104,7 +117,12 @@ impl Place {
         }
     }
 
-    fn join_in(links: OwnedFd, folder: OwnedFd, name: &str, address: u64) -> io::Result<Place> {
+    fn join_in(
+        links: OwnedFd,
+        folder: OwnedFd,
+        name: &str,
+        address: u64,
+    ) -> io::Result<Membership> {
         let fifos = (0..STATIONS_MAX).map(|station| fifo(&folder, station, name));
         let fifos: Vec<OwnedFd> = fifos.collect::<io::Result<_>>()?;
         let locked = (0..STATIONS_MAX).map(|station| {
@@ -122,6 +140,7 @@ impl Place {
             if free.is_some() {
                 memory.set_address(station, 0);
             } else if memory.address(station) == address {
+                unlock(locked);
                 return Err(io::Error::new(
                     io::ErrorKind::AddrInUse,
                     format!(
@@ -130,18 +149,21 @@ impl Place {
                 ));
             }
         }
-        let free = locked.into_iter().flatten().next();
+        let mut locked = locked;
+        let free = locked.iter_mut().find_map(Option::take);
+        unlock(locked);
         let Some((station, wake)) = free else {
             return Err(io::Error::new(
                 io::ErrorKind::QuotaExceeded,
                 format!(
-                    "shm:{name} has {STATIONS_MAX} stations, and no place for another: end one of them, or \
-                     give another name"
+                    "all {STATIONS_MAX} stations of shm:{name} are taken: end one of them, or give another name"
                 ),
             ));
         };
+        // Before the unlock, since the next process compares it. From now on others send to it.
+        memory.set_address(station, address);
         flock(&folder, FlockOperation::Unlock)?;
-        Ok(Place {
+        Ok(Membership {
             station,
             memory,
             wake,
@@ -164,34 +186,46 @@ impl Place {
         let _ = rustix::io::read(&self.wake, &mut [0; 64]);
     }
 
-    /// Whether the process of a station lives. A process that joins meanwhile may take another place.
-    pub(super) fn is_alive(&self, station: usize) -> bool {
+    /// Removes the address of a station whose process has ended. A process that joins meanwhile becomes
+    /// another station.
+    pub(super) fn clear_if_dead(&self, station: usize) {
         // A description of its own, since a lock belongs to the description.
         let Ok(fifo) = open_fifo(&self.folder, station) else {
-            return true;
+            return;
         };
-        flock(&fifo, FlockOperation::NonBlockingLockShared).is_err()
+        if flock(&fifo, FlockOperation::NonBlockingLockShared).is_ok() {
+            self.memory.set_address(station, 0);
+        }
     }
-}
 
-impl Drop for Place {
-    fn drop(&mut self) {
-        self.leave();
-    }
-}
-
-impl Place {
-    /// Gives the place back; the last station removes the files.
+    /// Ends the membership; the last station removes the files.
     pub(super) fn leave(&mut self) {
         if std::mem::replace(&mut self.has_left, true) {
             return;
         }
         self.memory.set_address(self.station, 0);
-        if lock(&self.folder, &self.name, Instant::now()).is_ok() {
-            let _ = flock(&self.wake, FlockOperation::Unlock);
+        // They may wait for room for a frame to this station.
+        let others = (0..STATIONS_MAX).filter(|station| self.memory.address(*station) != 0);
+        others.for_each(|station| self.wake(station));
+        let _ = flock(&self.wake, FlockOperation::Unlock);
+        if lock(&self.folder, &self.name, Instant::now(), LEAVE_TIMEOUT).is_ok() {
             remove_if_empty(&self.links, self.folder.as_fd(), &self.name);
             let _ = flock(&self.folder, FlockOperation::Unlock);
         }
+    }
+}
+
+impl Drop for Membership {
+    fn drop(&mut self) {
+        self.leave();
+    }
+}
+
+/// Unlocks stations that were only looked at. A child that is forked meanwhile has the descriptors, too,
+/// so that closing them is not enough.
+fn unlock(locked: Vec<Option<(usize, OwnedFd)>>) {
+    for (_, wake) in locked.into_iter().flatten() {
+        let _ = flock(&wake, FlockOperation::Unlock);
     }
 }
 
@@ -220,14 +254,16 @@ fn map(folder: &OwnedFd, name: &str) -> io::Result<SharedLink> {
 /// The folder of the user's links, which is made if it is missing.
 fn links_folder() -> io::Result<OwnedFd> {
     let uid = rustix::process::geteuid().as_raw();
-    let mut first = None;
+    let mut failed = Vec::new();
     for path in folders(uid) {
         match open_links_folder(&path) {
             Ok(folder) => return Ok(folder),
-            Err(error) => _ = first.get_or_insert((path, error)),
+            Err(error) => failed.push((path, error)),
         }
     }
-    let (path, error) = first.ok_or(Errno::NOENT)?;
+    // That a folder is another user's says more than that one is missing.
+    failed.sort_by_key(|(_, error)| error.kind() != io::ErrorKind::PermissionDenied);
+    let (path, error) = failed.into_iter().next().ok_or(Errno::NOENT)?;
     Err(io::Error::new(
         error.kind(),
         format!("cannot use {}: {error}", path.display()),
@@ -292,11 +328,11 @@ fn open_fifo(folder: &OwnedFd, station: usize) -> SysResult<OwnedFd> {
     )
 }
 
-/// Locks the folder of a link.
-fn lock(folder: &OwnedFd, name: &str, began: Instant) -> io::Result<()> {
+/// Locks the folder of a link, by this time after `began`.
+fn lock(folder: &OwnedFd, name: &str, began: Instant, timeout: Duration) -> io::Result<()> {
     loop {
         match flock(folder, FlockOperation::NonBlockingLockExclusive) {
-            Err(Errno::WOULDBLOCK) if began.elapsed() < LOCK_TIMEOUT => {
+            Err(Errno::WOULDBLOCK) if began.elapsed() < timeout => {
                 std::thread::sleep(LOCK_PAUSE);
             }
             Err(Errno::WOULDBLOCK) => {
@@ -304,7 +340,7 @@ fn lock(folder: &OwnedFd, name: &str, began: Instant) -> io::Result<()> {
                     io::ErrorKind::TimedOut,
                     format!(
                         "a process has been joining or leaving shm:{name} for {} s: is it stopped?",
-                        LOCK_TIMEOUT.as_secs()
+                        timeout.as_secs()
                     ),
                 ));
             }
@@ -322,7 +358,9 @@ fn remove_if_empty(links: &OwnedFd, folder: BorrowedFd<'_>, name: &str) {
             Err(error) => error == Errno::NOENT,
         }
     };
-    if !(0..STATIONS_MAX).all(is_free) {
+    // A folder that was removed already may have a successor of its name, in which a process joins.
+    let is_there = fstat(folder).is_ok_and(|about| about.st_nlink != 0);
+    if !is_there || !(0..STATIONS_MAX).all(is_free) {
         return;
     }
     for station in 0..STATIONS_MAX {
@@ -348,5 +386,35 @@ fn sweep(links: &OwnedFd, joined: &str) {
         if flock(&folder, FlockOperation::NonBlockingLockExclusive).is_ok() {
             remove_if_empty(links, folder.as_fd(), &name);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn name(test: &str) -> String {
+        format!("unit-{test}-{}", std::process::id())
+    }
+
+    /// Otherwise a second process with this address could join before the first has set it.
+    #[test]
+    fn the_address_is_there_once_the_folder_is_unlocked() {
+        let one = Membership::join(&name("address"), 7).unwrap();
+        assert_eq!(one.memory.address(one.station), 7);
+    }
+
+    #[test]
+    fn only_the_address_of_a_dead_station_is_cleared() {
+        let name = name("dead");
+        let one = Membership::join(&name, 7).unwrap();
+        let mut other = Membership::join(&name, 8).unwrap();
+        one.clear_if_dead(other.station);
+        assert_eq!(one.memory.address(other.station), 8);
+        // As if its process had been killed.
+        other.leave();
+        one.memory.set_address(other.station, 8);
+        one.clear_if_dead(other.station);
+        assert_eq!(one.memory.address(other.station), 0);
     }
 }
