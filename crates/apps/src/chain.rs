@@ -111,7 +111,7 @@ impl BoxConfig {
         let ipfix = ipfix.transpose()?;
         let stages = read_stages(stages.take(), names)?;
         check_ipsec(&stages)?;
-        check_translators(&stages)?;
+        check_translators(&stages, &[])?;
         let links: Vec<&str> = router.links.iter().map(|link| &*link.name).collect();
         let schedulers = schedulers_of(schedulers.take(), &links, names)?;
         let is_one_armed = stages.iter().any(StageConfig::may_be_one_armed);
@@ -200,9 +200,10 @@ impl BoxConfig {
     }
 
     /// Addresses that may stand for those of the outside's interface while there is none: those of
-    /// forwards, or one of a documentation network (RFC 5737).
+    /// forwards of stages without a `pool`, or one of a documentation network (RFC 5737).
     pub fn stand_in_addresses(&self) -> Vec<String> {
-        let forwarded = self.stages.iter().flat_map(StageConfig::forwarded);
+        let without = self.stages.iter().filter(|stage| stage.pool().is_empty());
+        let forwarded = without.flat_map(StageConfig::forwarded);
         let texts: Vec<String> = forwarded.map(|address| format!("{address}/32")).collect();
         if texts.is_empty() {
             vec!["192.0.2.1/24".to_owned()]
@@ -236,8 +237,10 @@ impl BoxConfig {
     /// Makes the chain.
     ///
     /// # Errors
-    /// If a stage refuses its configuration, or the filters do not fit.
+    /// If a stage refuses its configuration, the pool of one is that of another, or the filters do
+    /// not fit.
     pub fn chain(&self, context: &Context<'_>) -> Result<Chain, ConfigError> {
+        check_translators(&self.stages, context.outside)?;
         let stages = self.stages.iter().enumerate().map(|(number, stage)| {
             stage.build(&Context {
                 seed: context.seed ^ number as u64,
@@ -292,8 +295,13 @@ fn check_ipsec(stages: &[StageConfig]) -> Result<(), ConfigError> {
     }
 }
 
-/// Whether each translator has ports and a prefix of its own, as far as the text says.
-fn check_translators(stages: &[StageConfig]) -> Result<(), ConfigError> {
+/// Whether each translator has ports and a prefix of its own, as far as the text says, and the addresses
+/// of the outside link, which are the pool of stages without one.
+fn check_translators(stages: &[StageConfig], outside: &[Ipv4Addr]) -> Result<(), ConfigError> {
+    let pool = |stage: &StageConfig| match stage.pool() {
+        [] => outside.to_vec(),
+        own => own.to_vec(),
+    };
     let pools = stages.iter().filter(|stage| stage.has_pool());
     let pools: Vec<&StageConfig> = pools.collect();
     for (number, stage) in pools.iter().enumerate() {
@@ -303,7 +311,7 @@ fn check_translators(stages: &[StageConfig]) -> Result<(), ConfigError> {
                 continue;
             }
             let is_same = stage.pool().is_empty() && before.pool().is_empty()
-                || stage.pool().iter().any(|own| before.pool().contains(own));
+                || pool(stage).iter().any(|own| pool(before).contains(own));
             if is_same {
                 let message = "an earlier translator has an address of this pool: its ports would be \
                                given twice: write a `pool` of other addresses in each";

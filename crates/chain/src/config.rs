@@ -424,6 +424,7 @@ impl StageConfig {
             Kind::Nat64(config) => {
                 let config = Nat64Config {
                     nat: context.complete(&config.nat),
+                    own: context.outside.to_vec(),
                     ..Nat64Config::clone(config)
                 };
                 Box::new(Nat64::new(config, context.seed).map_err(refused)?)

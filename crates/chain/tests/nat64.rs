@@ -458,18 +458,8 @@ fn extension_headers_and_options_are_left_out() {
     );
     // IPv4 with options.
     let (_, back) = answer(&whole, b"x");
-    let option = |bytes: &[u8]| {
-        let mut frame = [&back[..34], bytes, &back[34..]].concat();
-        frame[14] += (bytes.len() / 4) as u8;
-        let len = read_u16(&frame, 16) + bytes.len() as u16;
-        write(&mut frame, 16, &len.to_be_bytes());
-        write(&mut frame, 24, &[0, 0]);
-        let sum = checksum::internet_checksum(&frame[14..34 + bytes.len()]);
-        write(&mut frame, 24, &sum.to_be_bytes());
-        frame
-    };
-    let timestamp = option(&[68, 4, 5, 0]);
-    let ended = option(&[131, 7, 8, 1, 2, 3, 4, 0]);
+    let timestamp = with_options(&back, &[68, 4, 5, 0]);
+    let ended = with_options(&back, &[131, 7, 8, 1, 2, 3, 4, 0]);
     for frame in [&timestamp, &ended] {
         let inn = world.inn(frame).unwrap();
         assert!(checksums_are_right(&inn));
@@ -477,7 +467,7 @@ fn extension_headers_and_options_are_left_out() {
     }
     for kind in [131, 137] {
         world.now += SECOND;
-        let frame = option(&[kind, 7, 4, 1, 2, 3, 4, 0]);
+        let frame = with_options(&back, &[kind, 7, 4, 1, 2, 3, 4, 0]);
         let (_, sent) = world.pass(Direction::Inward, &frame).unwrap();
         let (Direction::Outward, error) = &sent[0] else {
             panic!("{sent:?}");
@@ -485,6 +475,96 @@ fn extension_headers_and_options_are_left_out() {
         assert!(checksums_are_right(error));
         assert_eq!((error[34], error[35], &error[42..]), (3, 5, &frame[14..]));
     }
+}
+
+/// Options behind the header of IPv4.
+fn with_options(frame: &[u8], bytes: &[u8]) -> Vec<u8> {
+    let mut frame = [&frame[..34], bytes, &frame[34..]].concat();
+    frame[14] += (bytes.len() / 4) as u8;
+    let len = read_u16(&frame, 16) + bytes.len() as u16;
+    write(&mut frame, 16, &len.to_be_bytes());
+    write(&mut frame, 24, &[0, 0]);
+    let sum = checksum::internet_checksum(&frame[14..34 + bytes.len()]);
+    write(&mut frame, 24, &sum.to_be_bytes());
+    frame
+}
+
+/// What is refused prolongs no session, and begins none.
+#[test]
+fn refused_packets_are_of_no_session() {
+    let mut config = config();
+    config.nat.filtering = Filtering::EndpointIndependent;
+    let mut world = World::new(config);
+    let (port, back) = answer(&world.out(&udp(5)).unwrap(), b"x");
+    let mut other = Spec::udp(("8.8.8.8", 1), (POOL, port));
+    other.payload = vec![0];
+    world.now = 200 * SECOND;
+    for frame in [&back, &other.frame()] {
+        // A wrong length, and no checksum.
+        let mut wrong = frame.clone();
+        write(&mut wrong, 38, &[0, 8, 0, 0]);
+        assert_eq!(world.inn(&wrong), Err("malformed"));
+        let routed = with_options(frame, &[131, 7, 4, 1, 2, 3, 4, 0]);
+        let (frames, sent) = world.pass(Direction::Inward, &routed).unwrap();
+        assert_eq!((frames.len(), sent.len()), (0, 1));
+        assert_eq!(world.counter("sessions_begun"), 1);
+    }
+    world.now = 301 * SECOND;
+    world.chain.poll(world.now);
+    assert_eq!(world.counter("sessions"), 0);
+}
+
+/// Packets between the box and itself: each answer would turn, and be answered without end.
+#[test]
+fn a_source_that_is_the_boxs_own_is_refused() {
+    let mut config = config();
+    config.own = vec!["9.9.9.1".parse().unwrap()];
+    config.nat.forwards = vec![Forward {
+        transport: Transport::Udp,
+        outside: (POOL.parse().unwrap(), 7),
+        inside: (HOST.parse().unwrap(), 7),
+    }];
+    let mut world = World::new(config);
+    for src in [POOL, "9.9.9.1"] {
+        let spoofed = Spec::udp((src, 7), (POOL, 7)).frame();
+        assert_eq!(world.inn(&spoofed), Err("source"), "{src}");
+    }
+    assert_eq!(world.counter("sessions"), 0);
+    let to_pool = |src: &str| Spec::udp((src, 7), ("64:ff9b::203.0.113.1", 7)).frame();
+    assert_eq!(world.out(&to_pool(HOST)), Err("source"), "its own mapping");
+    let turned = world.pass(Direction::Outward, &to_pool("2001:db8:2::7"));
+    assert_eq!(turned.unwrap().1.len(), 1);
+}
+
+/// Without its tag, a packet would be of another network.
+#[test]
+fn frames_with_a_vlan_tag_are_the_bases() {
+    let mut world = World::new(config());
+    let frame = udp(5);
+    let (_, back) = answer(&world.out(&frame).unwrap(), b"x");
+    for (direction, frame) in [(Direction::Outward, frame), (Direction::Inward, back)] {
+        let tagged = [&frame[..12], &[0x81, 0, 0, 7], &frame[12..]].concat();
+        assert_eq!(world.one(direction, &tagged), Ok(tagged));
+    }
+}
+
+/// A host has as many addresses of its network as it likes.
+#[test]
+fn fragments_that_wait_are_of_a_subscriber() {
+    let mut world = World::new(config());
+    let mut waits = |host: &str| {
+        let spec = Spec {
+            payload: vec![0; 1400],
+            ..Spec::udp((host, 5), (SERVER6, 53))
+        };
+        let later = &fragments6(&spec.frame(), 600, 9)[1];
+        world.pass(Direction::Outward, later)
+    };
+    for last in 1..=32 {
+        assert!(waits(&format!("2001:db8:1::{last}")).is_ok());
+    }
+    assert_eq!(waits("2001:db8:1::33"), Err("fragments-full"));
+    assert!(waits("2001:db8:2::1").is_ok());
 }
 
 #[test]
@@ -704,4 +784,11 @@ fn other_configurations_are_refused_with_the_reason() {
     assert!(matches!(error, NatError::InPrefix { .. }), "{error}");
     let default: NatConfig<std::net::Ipv6Addr> = NatConfig::default();
     assert_eq!(default.subscriber_len, 64);
+    let of_ipv4: NatConfig = NatConfig {
+        pool: vec![POOL.parse().unwrap()],
+        subscriber_len: 31,
+        ..NatConfig::default()
+    };
+    let error = of_ipv4.check().unwrap_err();
+    assert!(error.to_string().contains("32 to 32"), "{error}");
 }

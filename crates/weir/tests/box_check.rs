@@ -96,6 +96,43 @@ fn a_translator_between_ipv6_and_ipv4_says_what_is_wrong_and_where() {
     assert!(said.contains("is of kind = \"nat64\""), "{said}");
 }
 
+/// The addresses of the outside link are the pool of a stage without one.
+#[test]
+fn a_pool_that_is_not_written_is_another_translators_too() {
+    let said = |links: &str, stages: &str| {
+        stderr(&check(
+            "box-check-pools",
+            &format!("{LINKS}{links}{stages}"),
+        ))
+    };
+    let addresses = "addresses = ['203.0.113.5/24']\n";
+    let twice = "`pool` of other addresses";
+    for (pool, is_twice) in [("203.0.113.5", true), ("203.0.113.6", false)] {
+        let without = "[[stage]]\nkind = 'nat64'\n";
+        let with = format!("[[stage]]\nkind = 'nat'\npool = ['{pool}']\n");
+        for stages in [format!("{without}{with}"), format!("{with}{without}")] {
+            let said = said(addresses, &stages);
+            assert_eq!(said.contains(twice), is_twice, "{stages}: {said}");
+        }
+    }
+    // While the interface is missing, a forward's address stands for its addresses.
+    let stage = |kind: &str, pool: &str, from: &str, to: &str| {
+        format!(
+            "[[stage]]\nkind = '{kind}'\n{pool}[[stage.forward]]\nprotocol = 'tcp'\n\
+             from = '{from}:80'\nto = '{to}:80'\n"
+        )
+    };
+    let first = stage("nat", "", "203.0.113.5", "10.0.0.2");
+    let second = stage(
+        "nat64",
+        "pool = ['203.0.113.6']\n",
+        "203.0.113.6",
+        "[2001:db8::2]",
+    );
+    let said = said("", &format!("{first}{second}"));
+    assert_eq!(said.lines().count(), 2, "{said}");
+}
+
 #[test]
 fn short_forms_print_what_run_accepts_and_nothing_else() {
     let folder = Folder::new("box-print");

@@ -167,6 +167,12 @@ impl<'a> Packet<'a> {
         usize::from(read_u16(self.0, 6) & 0x1fff) * 8
     }
 
+    /// The DF flag: whether routers must not fragment the packet.
+    #[inline]
+    pub fn dont_fragment(&self) -> bool {
+        read_u16(self.0, 6) & DONT_FRAGMENT != 0
+    }
+
     /// The MF flag: whether more fragments follow.
     #[inline]
     pub fn more_fragments(&self) -> bool {
@@ -244,7 +250,7 @@ impl Repr {
             ttl: packet.ttl(),
             traffic_class: packet.traffic_class(),
             identification: packet.identification(),
-            dont_fragment: read_u16(packet.0, 6) & DONT_FRAGMENT != 0,
+            dont_fragment: packet.dont_fragment(),
             payload_len: packet.total_len() - packet.header_len(),
         })
     }

@@ -127,6 +127,7 @@ pub(super) fn nat64(table: &NatTable) -> Result<Nat64Config, ConfigError> {
         nat,
         prefix,
         mtu: table.mtu.as_ref().map_or(usual.mtu, |mtu| *mtu.get_ref()),
+        own: Vec::new(),
     })
 }
 

@@ -131,8 +131,8 @@ pub struct NatConfig<A = Ipv4Addr> {
     pub blocks_max: u32,
     /// Sessions, at most: up to [`SESSIONS_MAX`].
     pub sessions_max: u32,
-    /// Bits of an address of the inside that name its subscriber: all of IPv4, by default 64 of
-    /// IPv6, since a host has as many addresses of its network as it likes.
+    /// Bits of an address of the inside that name its subscriber: all 32 of IPv4; 32 to 128 of IPv6,
+    /// by default 64, since a host has as many addresses of its network as it likes.
     pub subscriber_len: u8,
     /// Sessions of a subscriber, at most; of those that begin outside, half as
     /// many.
@@ -309,7 +309,8 @@ impl<A: Inside> NatConfig<A> {
             (
                 "subscriber",
                 self.subscriber_len.into(),
-                u64::from(A::BITS / 4),
+                // The log names a shorter one for IPv6 alone.
+                Ipv4Addr::BITS.into(),
                 A::BITS.into(),
             ),
             (

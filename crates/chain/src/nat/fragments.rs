@@ -14,7 +14,7 @@ const PACKETS_MAX: usize = 4096;
 /// does not fill the other's places.
 const WAITING_MAX: usize = 128;
 
-/// Those of one source.
+/// Those of one source, or of sources that are one subscriber.
 const WAITING_PER_SOURCE_MAX: usize = 32;
 
 /// Time for which the fragments of a packet are translated, in ns: that of
@@ -88,11 +88,12 @@ impl Fragments {
         (now < *until).then_some(*to)
     }
 
-    /// Whether a further fragment of this packet can wait.
-    pub(super) fn has_room(&self, key: &FragmentKey) -> bool {
+    /// Whether a further fragment of this packet can wait; `owner` gives what sources share that are
+    /// one.
+    pub(super) fn has_room(&self, key: &FragmentKey, owner: impl Fn(IpAddr) -> IpAddr) -> bool {
         let keys = || self.waiting.iter().map(|waiting| &waiting.key);
         let beside = || keys().filter(|other| other.direction == key.direction);
-        let of_source = beside().filter(|other| other.src == key.src);
+        let of_source = beside().filter(|other| owner(other.src) == owner(key.src));
         beside().count() < WAITING_MAX && of_source.count() < WAITING_PER_SOURCE_MAX
     }
 

@@ -43,8 +43,6 @@ use crate::packet::{Bytes, Packet};
 use crate::stage::{RestoreError, Restored, Stage};
 use fragments::{FragmentKey, Fragments};
 use ftp::Segment;
-use log::Line;
-use state::Saved;
 use std::net::{IpAddr, Ipv4Addr};
 use std::ops::RangeInclusive;
 use table::{Table, Translation, Tuple};
@@ -57,9 +55,6 @@ pub struct Nat {
     pool: Pool,
     table: Table,
     fragments: Fragments,
-    has_started: bool,
-    /// Unix time of the start, in ns.
-    started: u64,
 }
 
 /// The IPv4 addresses and the protocol of a packet.
@@ -121,8 +116,6 @@ impl Nat {
             pool: Pool::new(&config.pool),
             table: Table::new(&config, seed),
             fragments: Fragments::new(seed),
-            has_started: false,
-            started: config.epoch,
             config,
         })
     }
@@ -458,7 +451,7 @@ impl Nat {
         let key = fragment_key(packet, header, direction).ok_or("malformed")?;
         match self.fragments.find(now, &key) {
             Some(to) => readdress(packet, direction, to),
-            None if self.fragments.has_room(&key) => {
+            None if self.fragments.has_room(&key, |source| source) => {
                 let frame = packet.take();
                 self.fragments.wait(now, key, frame);
             }
@@ -562,43 +555,19 @@ impl Stage for Nat {
     }
 
     fn save(&self) -> Option<Vec<u8>> {
-        Some(self.table.save(self.config.block).bytes())
+        Some(self.table.save())
     }
 
     fn restore(&mut self, now: u64, saved: &[u8]) -> Result<Restored, RestoreError> {
-        let saved = Saved::read(saved).ok_or(RestoreError::Damaged)?;
-        if saved.block != self.config.block {
-            return Err(RestoreError::Block {
-                was: saved.block,
-                is: self.config.block,
-            });
-        }
-        if self.counts().sessions > 0 {
-            return Err(RestoreError::Late);
-        }
-        // Earlier blocks lasted until now.
-        self.started = self.config.epoch.saturating_add(now);
-        Ok(self.table.restore(now, &self.config, &saved))
+        self.table.restore(now, &self.config, saved)
     }
 
     fn next_line(&mut self) -> Option<String> {
-        if !self.has_started {
-            self.has_started = true;
-            return Some(Line::start(self.started).json());
-        }
-        let event = self.table.events.pop_front()?;
-        Some(Line::of(&event, self.config.epoch).json())
+        self.table.next_line()
     }
 
     fn counters(&self, each: &mut dyn FnMut(&'static str, u64)) {
-        let counts = self.counts();
-        each("subscribers", counts.subscribers);
-        each("mappings", counts.mappings);
-        each("sessions", counts.sessions);
-        each("sessions_begun", counts.began);
-        each("sessions_ended", counts.ended);
-        each("free_blocks", counts.free_blocks);
-        each("unmapped", counts.unmapped);
+        self.counts().each(each);
         each("fragments_expired", self.fragments.expired);
         each("ftp_texts", self.table.texts[0]);
         each("ftp_refused", self.table.texts[1]);

@@ -37,7 +37,8 @@ struct PoolAddress {
 #[derive(Debug)]
 pub(super) struct Ports {
     addresses: Vec<PoolAddress>,
-    size: u32,
+    /// Ports of a block.
+    pub(super) size: u32,
     rest: u64,
     /// Blocks given back, with the time from which they are free again.
     resting: VecDeque<(u64, BlockId)>,

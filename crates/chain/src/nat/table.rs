@@ -18,7 +18,7 @@ pub(super) use tuple::{Translation, Tuple};
 use super::config::{Filtering, NatConfig, Timeouts, Transport};
 use super::ftp::{CONTROL_PORT, Control};
 use super::inside::Inside;
-use super::log::{Event, Subscriber as Name};
+use super::log::{Event, Line, Subscriber as Name};
 use super::ports::{BlockId, Ports};
 use crate::flow::Direction;
 use crate::packet::TCP_CONTROL;
@@ -112,6 +112,19 @@ pub struct NatCounts {
     pub unmapped: u64,
 }
 
+impl NatCounts {
+    /// Calls `each` with every number and its name in the statistics.
+    pub(super) fn each(&self, each: &mut dyn FnMut(&'static str, u64)) {
+        each("subscribers", self.subscribers);
+        each("mappings", self.mappings);
+        each("sessions", self.sessions);
+        each("sessions_begun", self.began);
+        each("sessions_ended", self.ended);
+        each("free_blocks", self.free_blocks);
+        each("unmapped", self.unmapped);
+    }
+}
+
 /// All state of a translator. Its tables grow a few places at a time: while a million sessions move,
 /// packets would wait for longer than the gate allows.
 #[derive(Debug)]
@@ -137,7 +150,11 @@ pub(super) struct Table<A = Ipv4Addr> {
     controls: std::collections::HashMap<u32, Control>,
     /// Texts of FTP that became a mapping, and those that did not.
     pub(super) texts: [u64; 2],
-    pub(super) events: VecDeque<Event>,
+    events: VecDeque<Event>,
+    /// Unix time of the start, in ns, until the log has it.
+    start: Option<u64>,
+    /// Unix time at `now` 0, in ns.
+    epoch: u64,
     timeouts: Timeouts,
     filtering: Filtering,
     subscriber_len: u8,
@@ -168,6 +185,8 @@ impl<A: Inside> Table<A> {
             controls: std::collections::HashMap::new(),
             texts: [0; 2],
             events: VecDeque::new(),
+            start: Some(config.epoch),
+            epoch: config.epoch,
             timeouts: config.timeouts,
             filtering: config.filtering,
             subscriber_len: config.subscriber_len,
@@ -672,6 +691,15 @@ impl<A: Inside> Table<A> {
         let session = self.sessions.get(session)?;
         let mapping = self.mappings.get(session.mapping)?;
         Some((mapping.inside, mapping.outside))
+    }
+
+    /// The next line of the log.
+    pub(super) fn next_line(&mut self) -> Option<String> {
+        if let Some(start) = self.start.take() {
+            return Some(Line::start(start).json());
+        }
+        let event = self.events.pop_front()?;
+        Some(Line::of(&event, self.epoch).json())
     }
 
     pub(super) fn counts(&self) -> NatCounts {

@@ -353,7 +353,11 @@ impl LiveChain {
         give_hop(&mut bytes);
         match self.by_router(router, now, bytes) {
             Some((link, bytes)) if self.is_outside(link) => Decision::Replaced { link, bytes },
-            _ => Decision::Gone,
+            Some((link, bytes)) => {
+                router.tx_dropped(link, 1, bytes.len() as u64);
+                Decision::Gone
+            }
+            None => Decision::Gone,
         }
     }
 

@@ -22,11 +22,25 @@ pub(super) fn source_route_v6(packet: &[u8], at: usize) -> Refused {
     Refused::Answer("routing-header", made)
 }
 
-/// An ICMP error with class and hops of the header that it comes from.
-pub(super) fn error_v4<A>(
+/// The refusal of a source route: destination unreachable, source route failed.
+pub(super) fn source_route_v4(header: &Header<Ipv4Addr>, packet: &[u8], id: u16) -> Refused {
+    let error = wire_icmp::Repr {
+        kind: 3,
+        code: 5,
+        rest: 0,
+    };
+    let most = icmp::ERROR_V4_MAX - ipv4::Repr::LEN - wire_icmp::Repr::LEN;
+    let quoted = &packet[..packet.len().min(most)];
+    let made = error_v4(error, (header.dst, header.src), 0, HOPS, quoted, id);
+    Refused::Answer("source-route", made)
+}
+
+/// The IPv4 packet of an ICMP error.
+pub(super) fn error_v4(
     error: wire_icmp::Repr,
     (src, dst): (Ipv4Addr, Ipv4Addr),
-    from: &Header<A>,
+    class: u8,
+    hops: u8,
     quoted: &[u8],
     id: u16,
 ) -> Vec<u8> {
@@ -36,8 +50,8 @@ pub(super) fn error_v4<A>(
         src,
         dst,
         protocol: Protocol::ICMPV4,
-        ttl: from.hops,
-        traffic_class: from.class,
+        ttl: hops,
+        traffic_class: class,
         identification: id,
         dont_fragment: false,
         payload_len: len,

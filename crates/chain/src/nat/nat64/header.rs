@@ -139,7 +139,7 @@ pub(super) fn v4(packet: &[u8]) -> Result<Header<Ipv4Addr>, Fault> {
             more,
         }),
         id,
-        dont_fragment: packet[6] & 0x40 != 0,
+        dont_fragment: view.dont_fragment(),
         at: view.header_len(),
         len: view.total_len() - view.header_len(),
     })

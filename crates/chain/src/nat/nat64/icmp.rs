@@ -1,8 +1,7 @@
 //! ICMP errors in the other version of IP (RFC 7915 §4.2, §5.2).
 
-use weir_wire::field::{read_u16, read_u32};
+use std::ops::Range;
 use weir_wire::icmp::Repr;
-use weir_wire::ipv4;
 
 /// Smallest MTU of IPv6, in bytes (RFC 8200 §5).
 pub(super) const MTU_MIN: u32 = 1280;
@@ -17,44 +16,28 @@ pub(super) const ERROR_V6_MAX: usize = 1280;
 /// Usual MTUs, in bytes (RFC 1191 §7.1), that IPv6 can have.
 const PLATEAUS: [u32; 7] = [65_535, 32_000, 17_914, 8166, 4352, 2002, 1492];
 
-/// Offsets in an IPv6 header for each one in an IPv4 header; `None` without a counterpart (RFC 7915,
-/// figure 3).
-fn pointer_to_v6(at: u8) -> Option<u32> {
-    match at {
-        0 => Some(0),
-        1 => Some(1),
-        2 | 3 => Some(4),
-        8 => Some(7),
-        9 => Some(6),
-        12..=15 => Some(8),
-        16..=19 => Some(24),
-        _ => None,
-    }
-}
+/// Fields of an IPv4 header, and those of an IPv6 header that correspond (RFC 7915, figures 3 and 6).
+const FIELDS: [[Range<u32>; 2]; 7] = [
+    [0..1, 0..1],
+    [1..2, 1..2],
+    [2..4, 4..6],
+    [8..9, 7..8],
+    [9..10, 6..7],
+    [12..16, 8..24],
+    [16..20, 24..40],
+];
 
-/// The reverse (RFC 7915, figure 6).
-fn pointer_to_v4(at: u32) -> Option<u32> {
-    match at {
-        0 => Some(0),
-        1 => Some(1),
-        4 | 5 => Some(2),
-        6 => Some(9),
-        7 => Some(8),
-        8..=23 => Some(12),
-        24..=39 => Some(16),
-        _ => None,
-    }
+/// The begin of the field that corresponds to the one at an offset, of the version with the number `from`
+/// in [`FIELDS`]; `None` without a counterpart.
+fn pointer(at: u32, from: usize) -> Option<u32> {
+    let mut fields = FIELDS.iter();
+    let field = fields.find(|field| field[from].contains(&at));
+    field.map(|field| field[1 - from].start)
 }
 
 /// Whether a type of ICMPv6 is an error's.
 pub(super) fn is_error_v6(kind: u8) -> bool {
     kind < 128
-}
-
-/// Whether a type of ICMP is an error's: destination unreachable, source quench, time exceeded,
-/// parameter problem.
-pub(super) fn is_error_v4(kind: u8) -> bool {
-    matches!(kind, 3 | 4 | 11 | 12)
 }
 
 /// An error of ICMPv6 in ICMP; `None` if it has no counterpart.
@@ -67,7 +50,7 @@ pub(super) fn to_v4(error: Repr) -> Option<Repr> {
         (1, 4) => (3, 3, 0),
         (2, _) => (3, 4, rest.saturating_sub(LONGER).clamp(68, 0xffff)),
         (3, 0 | 1) => (11, code, 0),
-        (4, 0) => (12, 0, pointer_to_v4(rest)? << 24),
+        (4, 0) => (12, 0, pointer(rest, 1)? << 24),
         // An unknown next header: protocol unreachable.
         (4, 1) => (3, 2, 0),
         _ => return None,
@@ -87,7 +70,7 @@ pub(super) fn to_v6(error: Repr, quoted_len: usize) -> Option<Repr> {
         (3, 4) => (2, 0, mtu_to_v6(rest & 0xffff, quoted_len)),
         (3, 9 | 10 | 13 | 15) => (1, 1, 0),
         (11, 0 | 1) => (3, code, 0),
-        (12, 0 | 2) => (4, 0, pointer_to_v6((rest >> 24) as u8)?),
+        (12, 0 | 2) => (4, 0, pointer(rest >> 24, 0)?),
         _ => return None,
     };
     Some(Repr { kind, code, rest })
@@ -124,23 +107,6 @@ fn without_extensions(quoted: &[u8], len: usize) -> &[u8] {
     match len {
         0 => quoted,
         len => &quoted[..len.min(quoted.len())],
-    }
-}
-
-/// Type, code and the four bytes behind the checksum of a message of at least eight bytes.
-pub(super) fn repr(message: &[u8]) -> Repr {
-    Repr {
-        kind: message[0],
-        code: message[1],
-        rest: read_u32(message, 4),
-    }
-}
-
-/// The total length that a quoted IPv4 packet states.
-pub(super) fn quoted_len(quoted: &[u8]) -> usize {
-    match quoted.len() {
-        ..ipv4::Repr::LEN => 0,
-        _ => read_u16(quoted, 2).into(),
     }
 }
 
@@ -240,22 +206,16 @@ mod tests {
         assert_eq!(to(3, 1, 0), Some((11, 1, 0)));
         assert_eq!(to(4, 1, 40), Some((3, 2, 0)));
         assert_eq!(to(4, 2, 0), None);
-        for at in 0..50_u32 {
-            let made = match at {
-                0 => Some(0),
-                1 => Some(1),
-                4 | 5 => Some(2),
-                6 => Some(9),
-                7 => Some(8),
-                8..=23 => Some(12),
-                24..=39 => Some(16),
-                _ => None,
-            };
-            assert_eq!(
-                to(4, 0, at),
-                made.map(|at| (12, 0, at << 24)),
-                "pointer {at}"
-            );
+        // Of each byte of the header, and the first one behind it; 99 has no counterpart.
+        let pointers = [
+            0, 1, 99, 99, 2, 2, 9, 8, //
+            12, 12, 12, 12, 12, 12, 12, 12, 12, 12, 12, 12, 12, 12, 12, 12, //
+            16, 16, 16, 16, 16, 16, 16, 16, 16, 16, 16, 16, 16, 16, 16, 16, //
+            99,
+        ];
+        for (at, made) in (0..).zip(pointers) {
+            let made = (made < 99).then_some((12, 0, made << 24));
+            assert_eq!(to(4, 0, at), made, "pointer {at}");
         }
         assert_eq!(to(4, 0, u32::MAX), None);
     }

@@ -28,20 +28,20 @@ mod transport;
 pub use prefix::{PrefixError, TranslationPrefix};
 
 use super::fragments::{FragmentKey, Fragments};
-use super::log::Line;
-use super::state::Saved;
+use super::inside::Inside;
 use super::table::{NatCounts, Table, Tuple};
 use super::{NatConfig, NatError, Pool};
 use crate::batch::{Batch, Output};
 use crate::flow::Direction;
-use crate::layers::{self, ETHERNET};
+use crate::layers::{self, ETHERNET, Layers};
 use crate::packet::Packet;
 use crate::stage::{RestoreError, Restored, Stage};
-use errors::{error_v4, error_v6, source_route_v6};
+use errors::{error_v4, error_v6, source_route_v4, source_route_v6};
 use header::{Fault, Header};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use transport::Change;
-use weir_wire::{AddrPair, Protocol, icmp as wire_icmp, ipv4, ipv6};
+use weir_wire::field::read_u16;
+use weir_wire::{AddrPair, Protocol, icmp as wire_icmp, ipv4, ipv6, udp};
 
 /// Smallest value of [`Nat64Config::mtu`], in bytes (RFC 8200 §5).
 pub const MTU_MIN: usize = icmp::MTU_MIN as usize;
@@ -67,6 +67,9 @@ pub struct Nat64Config {
     /// Longest IPv6 packet that a packet without the flag DF becomes, in bytes; a longer one is
     /// fragmented. `lowest-ipv6-mtu` of RFC 7915 §4.
     pub mtu: usize,
+    /// Addresses of the box on the outside, beside the pool's: no packet of the outside comes from
+    /// one of them.
+    pub own: Vec<Ipv4Addr>,
 }
 
 impl Default for Nat64Config {
@@ -75,6 +78,7 @@ impl Default for Nat64Config {
             nat: NatConfig::default(),
             prefix: TranslationPrefix::WELL_KNOWN,
             mtu: MTU_MIN,
+            own: Vec::new(),
         }
     }
 }
@@ -84,6 +88,8 @@ impl Default for Nat64Config {
 pub struct Nat64 {
     config: Nat64Config,
     pool: Pool,
+    /// Those of the pool, and other addresses of the box.
+    own: Pool,
     table: Table<Ipv6Addr>,
     fragments: Fragments,
     /// The identification of the next IPv4 packet that has none of its own.
@@ -93,9 +99,6 @@ pub struct Nat64 {
     hairpinned: u64,
     fragmented: u64,
     answered: u64,
-    has_started: bool,
-    /// Unix time of the start, in ns.
-    started: u64,
 }
 
 /// Why a packet is not translated.
@@ -138,6 +141,7 @@ impl Nat64 {
         }
         Ok(Nat64 {
             pool: Pool::new(&config.nat.pool),
+            own: Pool::new(&[&config.nat.pool[..], &config.own].concat()),
             table: Table::new(&config.nat, seed),
             fragments: Fragments::new(seed),
             next_id: seed as u16,
@@ -145,8 +149,6 @@ impl Nat64 {
             hairpinned: 0,
             fragmented: 0,
             answered: 0,
-            has_started: false,
-            started: config.nat.epoch,
             config,
         })
     }
@@ -233,6 +235,10 @@ impl Nat64 {
             dst: (remote, dst_port),
         };
         let to = self.table.outward(now, tuple, control)?.to;
+        if to == tuple.dst {
+            // It would come back to its sender, as would each answer.
+            return Err("source".into());
+        }
         let mut payload = payload.to_vec();
         let change = Change {
             from: AddrPair::V6(header.src, header.dst),
@@ -244,7 +250,7 @@ impl Nat64 {
         let id = self.id();
         let made = header.to_v4((to.0, remote), id).emit(&payload);
         let mut packets = vec![made.ok_or("too-long")?];
-        if let Some(key) = key_v6(&header) {
+        if let Some(key) = key(Direction::Outward, &header) {
             for waited in self.fragments.first(now, key, to.0.into()) {
                 packets.extend(self.readdressed_out(&waited, to.0));
             }
@@ -259,7 +265,7 @@ impl Nat64 {
         packet: &[u8],
         header: &Header<Ipv6Addr>,
     ) -> Result<Packets, Refused> {
-        let key = key_v6(header).ok_or("malformed")?;
+        let key = key(Direction::Outward, header).ok_or("malformed")?;
         match self.fragments.find(now, &key) {
             Some(IpAddr::V4(to)) => {
                 let made = self.readdressed_out(packet, to).ok_or("too-long")?;
@@ -270,7 +276,11 @@ impl Nat64 {
     }
 
     fn wait(&mut self, now: u64, key: FragmentKey, packet: &[u8]) -> Result<Packets, Refused> {
-        if !self.fragments.has_room(&key) {
+        let owner = |source| match source {
+            IpAddr::V6(source) => source.masked(self.config.nat.subscriber_len).into(),
+            of_outside => of_outside,
+        };
+        if !self.fragments.has_room(&key, owner) {
             return Err("fragments-full".into());
         }
         self.fragments.wait(now, key, packet.to_vec());
@@ -299,7 +309,7 @@ impl Nat64 {
         if !view.checksum_is_right(AddrPair::V6(header.src, header.dst)) {
             return Err("icmp-malformed".into());
         }
-        let error = icmp::to_v4(icmp::repr(message)).ok_or("icmp-type")?;
+        let error = icmp::to_v4(wire_icmp::Repr::parse(&view)).ok_or("icmp-type")?;
         let quoted = icmp::quoted_v6(message);
         let inner = header::v6(quoted).map_err(|_| "icmp-malformed")?;
         let mut payload = inner.quoted_payload(quoted).to_vec();
@@ -329,7 +339,8 @@ impl Nat64 {
         quoted.truncate(icmp::ERROR_V4_MAX - ipv4::Repr::LEN - wire_icmp::Repr::LEN);
         // A router of the inside may be the sender: its address has no counterpart (RFC 6791).
         let addresses = (outside.0, remote);
-        Ok(error_v4(error, addresses, header, &quoted, self.id()))
+        let (class, hops, id) = (header.class, header.hops, self.id());
+        Ok(error_v4(error, addresses, class, hops, &quoted, id))
     }
 
     /// A packet of the outside to the pool, in IPv6, and what has waited for it; `None` without a
@@ -344,7 +355,9 @@ impl Nat64 {
         if header.protocol == Protocol::ICMPV4 {
             match payload.first() {
                 _ if part.is_some() => return Ok(None),
-                Some(kind) if icmp::is_error_v4(*kind) => return self.error_in(&header, payload),
+                Some(kind) if super::icmp::is_error(*kind) => {
+                    return self.error_in(&header, payload);
+                }
                 Some(kind) if transport::is_echo_reply(header.protocol, *kind) => {}
                 _ => return Ok(None),
             }
@@ -357,16 +370,12 @@ impl Nat64 {
         }
         let control = control(header.protocol, payload)?;
         let ends = transport::ends(header.protocol, payload).ok_or("malformed")?;
-        let lacks_checksum = transport::lacks_checksum(header.protocol, payload);
         let (transport, src_port, dst_port) = ends;
-        if self.table.is_mapped(transport, (header.dst, dst_port)) {
-            if lacks_checksum && part.is_some() {
-                // The sum needs the whole datagram (RFC 7915 §4.5).
-                return Err("udp-no-checksum".into());
-            }
-            if !self.may_embed(header.src) || !prefix::is_host(header.src) {
-                return Err("non-global".into());
-            }
+        // Before it begins or prolongs a session.
+        if let Err(refused) = self.admit(&header, packet, payload)
+            && self.table.is_mapped(transport, (header.dst, dst_port))
+        {
+            return Err(refused);
         }
         let tuple = Tuple {
             transport,
@@ -376,9 +385,6 @@ impl Nat64 {
         let Some(found) = self.table.inward(now, tuple, control)? else {
             return Ok(None);
         };
-        if header::has_source_route(packet) {
-            return Err(self.source_route_v4(&header, packet));
-        }
         let to = found.to;
         let addresses = (self.config.prefix.embed(header.src), to.0);
         let mut payload = payload.to_vec();
@@ -389,20 +395,42 @@ impl Nat64 {
             port: to.1,
         };
         transport::translate(&mut payload, header.protocol, header.len, &change);
-        if lacks_checksum {
-            let len = usize::from(u16::from_be_bytes([payload[4], payload[5]]));
-            if len != payload.len() {
-                return Err("malformed".into());
-            }
-            transport::seal(&mut payload, change.to);
+        if transport::lacks_checksum(header.protocol, &payload) {
+            let dst_port = to.1;
+            udp::Repr { src_port, dst_port }.emit(&mut payload, change.to);
         }
         let mut packets = self.fitting(&header.to_v6(addresses), &payload)?;
-        if let Some(key) = key_v4(&header) {
+        if let Some(key) = key(Direction::Inward, &header) {
             for waited in self.fragments.first(now, key, to.0.into()) {
                 packets.extend(self.readdressed_in(&waited, to.0).unwrap_or_default());
             }
         }
         Ok(Some(packets))
+    }
+
+    /// Whether a packet of the outside may be translated, if there is a mapping for it.
+    fn admit(
+        &mut self,
+        header: &Header<Ipv4Addr>,
+        packet: &[u8],
+        payload: &[u8],
+    ) -> Result<(), Refused> {
+        if transport::lacks_checksum(header.protocol, payload) {
+            if header.part().is_some() {
+                // The sum needs the whole datagram (RFC 7915 §4.5).
+                return Err("udp-no-checksum".into());
+            }
+            if usize::from(read_u16(payload, 4)) != payload.len() {
+                return Err("malformed".into());
+            }
+        }
+        if !self.may_embed(header.src) || !prefix::is_host(header.src) {
+            return Err("non-global".into());
+        }
+        if header::has_source_route(packet) {
+            return Err(source_route_v4(header, packet, self.id()));
+        }
+        Ok(())
     }
 
     /// The packet, or fragments of it if its sender lets it be fragmented and it is too long.
@@ -425,7 +453,7 @@ impl Nat64 {
         packet: &[u8],
         header: &Header<Ipv4Addr>,
     ) -> Result<Packets, Refused> {
-        let key = key_v4(header).ok_or("malformed")?;
+        let key = key(Direction::Inward, header).ok_or("malformed")?;
         match self.fragments.find(now, &key) {
             Some(IpAddr::V6(to)) => self.readdressed_in(packet, to),
             _ => self.wait(now, key, packet),
@@ -468,7 +496,7 @@ impl Nat64 {
         let Some((inside, outside)) = self.table.endpoints_inward(&sent) else {
             return Ok(None);
         };
-        let error = icmp::to_v6(icmp::repr(message), icmp::quoted_len(quoted));
+        let error = icmp::to_v6(wire_icmp::Repr::parse(&view), inner.at + inner.len);
         let error = error.ok_or("icmp-type")?;
         let receiver = self.config.prefix.embed(inner.dst);
         let change = Change {
@@ -487,25 +515,6 @@ impl Nat64 {
         let addresses = (self.config.prefix.embed(src), inside.0);
         let made = error_v6(error, addresses, header.class, header.hops, &quoted);
         Ok(Some(vec![made]))
-    }
-
-    /// The refusal of a source route: destination unreachable, source route failed.
-    fn source_route_v4(&mut self, header: &Header<Ipv4Addr>, packet: &[u8]) -> Refused {
-        let error = wire_icmp::Repr {
-            kind: 3,
-            code: 5,
-            rest: 0,
-        };
-        let most = icmp::ERROR_V4_MAX - ipv4::Repr::LEN - wire_icmp::Repr::LEN;
-        let quoted = &packet[..packet.len().min(most)];
-        let about = Header {
-            class: 0,
-            hops: HOPS,
-            ..*header
-        };
-        let addresses = (header.dst, header.src);
-        let made = error_v4(error, addresses, &about, quoted, self.id());
-        Refused::Answer("source-route", made)
     }
 
     /// Sends what a packet of the inside has become: out, or back in.
@@ -565,9 +574,9 @@ fn control(protocol: Protocol, payload: &[u8]) -> Result<u8, Refused> {
 }
 
 /// The key of a fragment; `None` of a whole packet.
-fn key_v6(header: &Header<Ipv6Addr>) -> Option<FragmentKey> {
+fn key<A: Inside>(direction: Direction, header: &Header<A>) -> Option<FragmentKey> {
     Some(FragmentKey {
-        direction: Direction::Outward,
+        direction,
         src: header.src.into(),
         dst: header.dst.into(),
         protocol: header.protocol.0,
@@ -575,14 +584,11 @@ fn key_v6(header: &Header<Ipv6Addr>) -> Option<FragmentKey> {
     })
 }
 
-fn key_v4(header: &Header<Ipv4Addr>) -> Option<FragmentKey> {
-    Some(FragmentKey {
-        direction: Direction::Inward,
-        src: header.src.into(),
-        dst: header.dst.into(),
-        protocol: header.protocol.0,
-        id: header.part()?.id,
-    })
+/// The headers of a packet without VLAN tag: a translated one has none, and would be of another network
+/// than the tag says.
+fn untagged(packet: &Packet<'_>) -> Option<Layers> {
+    let layers = packet.layers().copied();
+    layers.filter(|layers| layers.ip == ETHERNET)
 }
 
 /// The frame of an IP packet, with these stations.
@@ -617,6 +623,9 @@ impl Stage for Nat64 {
     fn outward(&mut self, now: u64, batch: &mut Batch<'_>, output: &mut Output) {
         self.table.expire(now);
         for packet in batch.packets() {
+            let Some(layers) = untagged(packet) else {
+                continue;
+            };
             let Some((IpAddr::V6(src), IpAddr::V6(dst))) = packet.addresses() else {
                 continue;
             };
@@ -627,9 +636,10 @@ impl Stage for Nat64 {
                 }
                 continue;
             }
-            let made = match packet.layers().copied().filter(|_| packet.is_whole()) {
-                Some(layers) => self.out(now, &packet.bytes()[layers.ip..layers.end]),
-                None => Err("malformed".into()),
+            let made = if packet.is_whole() {
+                self.out(now, &packet.bytes()[layers.ip..layers.end])
+            } else {
+                Err("malformed".into())
             };
             match made {
                 Ok(made) => self.leave(now, packet, made, output),
@@ -641,6 +651,9 @@ impl Stage for Nat64 {
     fn inward(&mut self, now: u64, batch: &mut Batch<'_>, output: &mut Output) {
         self.table.expire(now);
         for packet in batch.packets() {
+            let Some(layers) = untagged(packet) else {
+                continue;
+            };
             let prefix = self.config.prefix;
             match packet.addresses() {
                 Some((IpAddr::V6(src), IpAddr::V6(dst)))
@@ -649,13 +662,20 @@ impl Stage for Nat64 {
                     packet.drop("prefix");
                     continue;
                 }
-                Some((_, IpAddr::V4(dst))) if self.pool.contains(dst) => {}
+                Some((IpAddr::V4(src), IpAddr::V4(dst))) if self.pool.contains(dst) => {
+                    if self.own.contains(src) {
+                        // Answers would go to the pool, turn, and be answered without end.
+                        packet.forfeit();
+                        packet.drop("source");
+                        continue;
+                    }
+                }
                 _ => continue,
             }
-            let is_right = packet.is_whole() && packet.header_is_right();
-            let made = match packet.layers().copied().filter(|_| is_right) {
-                Some(layers) => self.inn(now, &packet.bytes()[layers.ip..layers.end]),
-                None => Err("malformed".into()),
+            let made = if packet.is_whole() && packet.header_is_right() {
+                self.inn(now, &packet.bytes()[layers.ip..layers.end])
+            } else {
+                Err("malformed".into())
             };
             match made {
                 // Perhaps the base's own; the next one may have a mapping.
@@ -693,44 +713,19 @@ impl Stage for Nat64 {
     }
 
     fn save(&self) -> Option<Vec<u8>> {
-        Some(self.table.save(self.config.nat.block).bytes())
+        Some(self.table.save())
     }
 
     fn restore(&mut self, now: u64, saved: &[u8]) -> Result<Restored, RestoreError> {
-        let saved = Saved::read(saved).ok_or(RestoreError::Damaged)?;
-        let block = self.config.nat.block;
-        if saved.block != block {
-            return Err(RestoreError::Block {
-                was: saved.block,
-                is: block,
-            });
-        }
-        if self.counts().sessions > 0 {
-            return Err(RestoreError::Late);
-        }
-        // Earlier blocks lasted until now.
-        self.started = self.config.nat.epoch.saturating_add(now);
-        Ok(self.table.restore(now, &self.config.nat, &saved))
+        self.table.restore(now, &self.config.nat, saved)
     }
 
     fn next_line(&mut self) -> Option<String> {
-        if !self.has_started {
-            self.has_started = true;
-            return Some(Line::start(self.started).json());
-        }
-        let event = self.table.events.pop_front()?;
-        Some(Line::of(&event, self.config.nat.epoch).json())
+        self.table.next_line()
     }
 
     fn counters(&self, each: &mut dyn FnMut(&'static str, u64)) {
-        let counts = self.counts();
-        each("subscribers", counts.subscribers);
-        each("mappings", counts.mappings);
-        each("sessions", counts.sessions);
-        each("sessions_begun", counts.began);
-        each("sessions_ended", counts.ended);
-        each("free_blocks", counts.free_blocks);
-        each("unmapped", counts.unmapped);
+        self.counts().each(each);
         each("hairpinned", self.hairpinned);
         each("fragmented", self.fragmented);
         each("fragments_expired", self.fragments.expired);

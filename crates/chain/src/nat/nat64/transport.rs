@@ -4,13 +4,14 @@
 use super::header::other;
 use crate::edits;
 use crate::nat::config::Transport;
+use crate::nat::icmp;
 use weir_wire::Protocol;
-use weir_wire::checksum::{AddrPair, Sum};
+use weir_wire::checksum::AddrPair;
 use weir_wire::field::{read_u16, write};
 
 /// ICMP's and ICMPv6's types of queries, in pairs.
-const ECHO: (u8, u8) = (8, 128);
-const ECHO_REPLY: (u8, u8) = (0, 129);
+const ECHO: (u8, u8) = (icmp::ECHO, 128);
+const ECHO_REPLY: (u8, u8) = (icmp::ECHO_REPLY, 129);
 
 /// Whether this is a request: a host's query.
 pub(super) fn is_echo(protocol: Protocol, kind: u8) -> bool {
@@ -118,15 +119,4 @@ pub(super) fn translate(payload: &mut [u8], protocol: Protocol, len: usize, chan
 /// Whether a datagram has no checksum.
 pub(super) fn lacks_checksum(protocol: Protocol, payload: &[u8]) -> bool {
     protocol == Protocol::UDP && payload.len() >= 8 && payload[6..8] == [0, 0]
-}
-
-/// Gives a whole datagram its checksum.
-pub(super) fn seal(payload: &mut [u8], addresses: AddrPair) {
-    write(payload, 6, &[0, 0]);
-    let sum = Sum::new()
-        .pseudo_header(addresses, Protocol::UDP.0, payload.len() as u32)
-        .bytes(payload)
-        .finish();
-    let sum = if sum == 0 { 0xffff } else { sum };
-    write(payload, 6, &sum.to_be_bytes());
 }

@@ -7,16 +7,16 @@ use crate::nat::config::NatConfig;
 use crate::nat::inside::Inside;
 use crate::nat::log::Event;
 use crate::nat::state::{Saved, SavedMapping, SavedRest, SavedSession};
-use crate::stage::Restored;
+use crate::stage::{RestoreError, Restored};
 use std::cmp::Reverse;
 use std::collections::HashSet;
 
 impl<A: Inside> Table<A> {
     /// What the next translator goes on from.
-    pub(in crate::nat) fn save(&self, block: u32) -> Saved<A> {
+    pub(in crate::nat) fn save(&self) -> Vec<u8> {
         let mut numbers = vec![u32::MAX; self.mappings.places().len()];
         let mut saved = Saved {
-            block,
+            block: self.ports.size,
             ..Saved::default()
         };
         for at in self.mappings.places() {
@@ -54,7 +54,7 @@ impl<A: Inside> Table<A> {
             block,
         });
         saved.resting.extend(resting);
-        saved
+        saved.bytes()
     }
 
     /// Goes on from what an earlier translator saved; the table is new.
@@ -62,8 +62,22 @@ impl<A: Inside> Table<A> {
         &mut self,
         now: u64,
         config: &NatConfig<A>,
-        saved: &Saved<A>,
-    ) -> Restored {
+        saved: &[u8],
+    ) -> Result<Restored, RestoreError> {
+        let saved = Saved::read(saved).ok_or(RestoreError::Damaged)?;
+        if saved.block != config.block {
+            return Err(RestoreError::Block {
+                was: saved.block,
+                is: config.block,
+            });
+        }
+        if self.sessions.len() > 0 {
+            return Err(RestoreError::Late);
+        }
+        // Earlier blocks lasted until now.
+        if let Some(start) = &mut self.start {
+            *start = self.epoch.saturating_add(now);
+        }
         let mut restored = Restored::default();
         for event in &mut self.events {
             if let Event::Forward { at, .. } = event {
@@ -89,7 +103,7 @@ impl<A: Inside> Table<A> {
             self.end_mapping_if_idle(now, at);
         });
         self.kept = HashSet::new();
-        restored
+        Ok(restored)
     }
 
     /// The mapping as it was; `None` if it may not be.
