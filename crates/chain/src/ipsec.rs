@@ -64,29 +64,35 @@ impl Ipsec {
         })
     }
 
-    /// Takes the new configuration, if there is one.
-    fn look(&mut self, now: u64) {
+    /// Takes the new configuration, if there is one; returns whether it did.
+    fn look(&mut self, now: u64) -> bool {
         self.look_at = now.saturating_add(RELOAD_INTERVAL);
-        if let Some(config) = self.reload.take() {
-            match self.gateway.reload(&config, now) {
-                Ok(()) => self.reloads += 1,
-                Err(_) => self.reloads_refused += 1,
-            }
-        }
+        let Some(config) = self.reload.take() else {
+            return false;
+        };
+        let is_taken = self.gateway.reload(&config, now).is_ok();
+        let count = if is_taken {
+            &mut self.reloads
+        } else {
+            &mut self.reloads_refused
+        };
+        *count += 1;
+        is_taken
     }
 
     /// Processes a packet that enters. If its SPI is not known and a key exchange
     /// may just have made its SA, it waits.
     fn enter(&mut self, now: u64, packet: &mut [u8]) -> Inward {
-        let entered = self.gateway.inward(now, packet);
-        if entered != Inward::Drop("no-sa") || !self.gateway.is_negotiated() {
-            return entered;
-        }
+        let whole = match self.gateway.inward(now, packet) {
+            Inward::NoSa(whole) if self.gateway.is_negotiated() => whole,
+            entered => return entered,
+        };
         if self.waiting.len() == WAITING_MAX {
             self.waiting.pop_front();
             self.waited_in_vain += 1;
         }
-        self.waiting.push_back((now, packet.to_vec()));
+        let packet = whole.unwrap_or_else(|| packet.to_vec());
+        self.waiting.push_back((now, packet));
         self.waited += 1;
         self.look_at = now;
         Inward::Consumed
@@ -97,11 +103,19 @@ impl Ipsec {
         for (came, mut packet) in std::mem::take(&mut self.waiting) {
             match self.gateway.inward(now, &mut packet) {
                 Inward::Opened(inner) => output.send(Direction::Inward, frame(&inner)),
-                Inward::Drop("no-sa") if now.saturating_sub(came) < WAIT => {
-                    self.waiting.push_back((came, packet));
-                }
+                Inward::NoSa(_) => self.waiting.push_back((came, packet)),
                 _ => self.waited_in_vain += 1,
             }
+        }
+    }
+
+    /// Drops the packets that have waited too long.
+    fn age(&mut self, now: u64) {
+        while let Some((came, _)) = self.waiting.front()
+            && now.saturating_sub(*came) >= WAIT
+        {
+            self.waiting.pop_front();
+            self.waited_in_vain += 1;
         }
         if !self.waiting.is_empty() {
             self.look_at = now.saturating_add(WAITING_INTERVAL);
@@ -184,14 +198,18 @@ impl Stage for Ipsec {
                 }
                 Inward::Consumed => packet.consume(),
                 Inward::Drop(reason) => packet.drop(reason),
+                Inward::NoSa(_) => packet.drop("no-sa"),
             }
         }
     }
 
     fn poll(&mut self, now: u64, output: &mut Output) {
         if now >= self.look_at {
-            self.look(now);
-            self.try_waiting(now, output);
+            // Without a new configuration an SPI that was not known is still not known.
+            if self.look(now) {
+                self.try_waiting(now, output);
+            }
+            self.age(now);
         }
         for packet in self.gateway.poll(now) {
             output.route(frame(&packet));

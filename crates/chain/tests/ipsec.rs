@@ -194,6 +194,52 @@ fn counter(chain: &Chain, wanted: &str) -> u64 {
     found
 }
 
+/// An ESP frame in two fragments.
+fn halves(frame: &[u8]) -> [Vec<u8>; 2] {
+    [(34..194, [0x20, 0]), (194..frame.len(), [0, 20])].map(|(data, place)| {
+        let mut piece = frame[..34].to_vec();
+        piece.extend_from_slice(&frame[data]);
+        let len = (piece.len() - 14) as u16;
+        piece[16..18].copy_from_slice(&len.to_be_bytes());
+        piece[20..22].copy_from_slice(&place);
+        piece[24..26].fill(0);
+        let checksum = weir_wire::checksum::internet_checksum(&piece[14..34]);
+        piece[24..26].copy_from_slice(&checksum.to_be_bytes());
+        piece
+    })
+}
+
+#[test]
+fn a_packet_in_fragments_waits_for_its_sa() {
+    let reload = Reload::default();
+    let of = |config: &Config| {
+        let stage = Ipsec::new(config, reload.clone(), 4).unwrap();
+        Chain::new(vec![(Box::new(stage), None)], 1).unwrap()
+    };
+    let mut a = of(&negotiated(0, 9, 500));
+    let mut b = of(&negotiated(1, 1, 300));
+    let plain = frame(300, 0, 7);
+    run(&mut a, Direction::Outward, plain.clone());
+    for half in halves(&routed(&mut a)[0]) {
+        assert_eq!(run(&mut b, Direction::Inward, half).0, Fate::Taken);
+    }
+    reload.put(negotiated(1, 9, 500));
+    b.poll(b.next_deadline().unwrap());
+    let sent = b.take_sent();
+    let [SentFrame::Made(opened)] = [&sent[0].frame] else {
+        panic!("{sent:?}")
+    };
+    assert_eq!(opened[12..], plain[12..]);
+    assert_eq!(counter(&b, "waited"), 1);
+    // Static keys: a whole packet and one in fragments are dropped by the same reason.
+    let mut fixed = of(&config(1, 1));
+    run(&mut a, Direction::Outward, plain);
+    let [first, last] = halves(&routed(&mut a)[0]);
+    assert_eq!(run(&mut fixed, Direction::Inward, first).0, Fate::Taken);
+    let fate = run(&mut fixed, Direction::Inward, last).0;
+    assert_eq!(fate, Fate::Drop("no-sa"));
+}
+
 /// A peer may use an SA before its news have come: the packet waits, but not for long.
 #[test]
 fn a_packet_waits_for_the_sa_of_a_key_exchange() {

@@ -37,6 +37,9 @@ pub enum Inward {
     Consumed,
     /// It is dropped, for this reason.
     Drop(&'static str),
+    /// It is dropped, as no SA has its SPI: the packet as it came, or this one, which
+    /// was made whole of fragments.
+    NoSa(Option<Vec<u8>>),
 }
 
 /// The counts of a gateway, beside drops.
@@ -115,10 +118,23 @@ pub const RETIRED_MAX: usize = 65_536;
 /// sequence goes on.
 #[derive(Clone, Default)]
 struct Retired {
-    /// Last number sent, and mask of the IV.
-    outbound: HashMap<[u8; 32], (u64, u64)>,
-    /// Highest number that came.
-    inbound: HashMap<[u8; 32], u64>,
+    /// Number of configurations so far.
+    generation: u64,
+    /// Generation; last number sent, and mask of the IV.
+    outbound: HashMap<[u8; 32], (u64, (u64, u64))>,
+    /// Generation; highest number that came.
+    inbound: HashMap<[u8; 32], (u64, u64)>,
+}
+
+/// Forgets the older half of keys, if there are too many.
+fn evict<T>(keys: &mut HashMap<[u8; 32], (u64, T)>) {
+    if keys.len() <= RETIRED_MAX {
+        return;
+    }
+    let mut generations: Vec<u64> = keys.values().map(|(generation, _)| *generation).collect();
+    let middle = generations.len() / 2;
+    let (_, middle, _) = generations.select_nth_unstable(middle);
+    keys.retain(|_, (generation, _)| *generation > *middle);
 }
 
 /// A gateway; see the [module](self).
@@ -202,15 +218,8 @@ impl Gateway {
     pub fn reload(&mut self, config: &Config, now: u64) -> Result<(), ConfigError> {
         let seed = self.seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
         let mut new = Gateway::new(config, now, seed)?;
-        let mut retired = self.retired.clone();
-        let current = self.current();
-        retired.outbound.extend(current.outbound);
-        retired.inbound.extend(current.inbound);
-        let is_full = retired.outbound.len().max(retired.inbound.len()) > RETIRED_MAX;
-        if is_full && config.is_negotiated {
-            // Those of SAs that are there now are enough: others do not come again.
-            retired = self.current();
-        } else if is_full {
+        let retired = self.retired(config.is_negotiated);
+        if retired.outbound.len().max(retired.inbound.len()) > RETIRED_MAX {
             let message = format!("more than {RETIRED_MAX} keys since the start: start anew");
             return Err(ConfigError::whole(message));
         }
@@ -220,7 +229,7 @@ impl Gateway {
             if let Some(old) = old.find(|old| old.common.fingerprint == key) {
                 sa.common.follow(&old.common);
             }
-            if let Some((sequence, iv_mask)) = retired.outbound.get(&key) {
+            if let Some((_, (sequence, iv_mask))) = retired.outbound.get(&key) {
                 sa.resume(*sequence, *iv_mask);
             }
         }
@@ -229,7 +238,7 @@ impl Gateway {
             match self.inbound.remove(spi) {
                 Some(old) if old.sa.common.fingerprint == key => now.sa.follow(old.sa),
                 _ => {
-                    if let Some(top) = retired.inbound.get(&key) {
+                    if let Some((_, top)) = retired.inbound.get(&key) {
                         now.sa.resume(*top);
                     }
                 }
@@ -250,18 +259,26 @@ impl Gateway {
         Ok(())
     }
 
-    /// Where the keys of the SAs are that are there now.
-    fn current(&self) -> Retired {
+    /// Where the keys are of the SAs that were removed, or are there now. If there are
+    /// too many of a key exchange, the oldest ones are forgotten.
+    fn retired(&self, is_negotiated: bool) -> Retired {
+        let mut retired = self.retired.clone();
+        let generation = retired.generation;
         let outbound = self.sides.iter().flat_map(|side| &side.outbound);
+        retired.outbound.extend(outbound.map(|sa| {
+            let place = (sa.sequence, sa.iv_mask());
+            (sa.common.fingerprint, (generation, place))
+        }));
         let inbound = self.inbound.values().map(|inbound| &inbound.sa);
-        Retired {
-            outbound: outbound
-                .map(|sa| (sa.common.fingerprint, (sa.sequence, sa.iv_mask())))
-                .collect(),
-            inbound: inbound
-                .map(|sa| (sa.common.fingerprint, sa.sequence()))
-                .collect(),
+        retired
+            .inbound
+            .extend(inbound.map(|sa| (sa.common.fingerprint, (generation, sa.sequence()))));
+        retired.generation += 1;
+        if is_negotiated {
+            evict(&mut retired.outbound);
+            evict(&mut retired.inbound);
         }
+        retired
     }
 
     /// Whether the SAs are of a key exchange; see [`Config::is_negotiated`].
@@ -431,7 +448,7 @@ impl Gateway {
     }
 
     /// Processes a packet that enters, from the IP header on. Its bytes are
-    /// undefined afterwards, unless it passes.
+    /// undefined afterwards, unless it passes or has no SA.
     pub fn inward(&mut self, now: u64, packet: &mut [u8]) -> Inward {
         let Some(headers) = Headers::of(packet) else {
             return Inward::Drop("malformed");
@@ -452,6 +469,7 @@ impl Gateway {
                 };
                 match self.whole_inward(now, &headers, &mut whole) {
                     Inward::Pass => Inward::Opened(whole),
+                    Inward::NoSa(_) => Inward::NoSa(Some(whole)),
                     other => other,
                 }
             }
@@ -521,7 +539,8 @@ impl Gateway {
                     self.counters.dummies += 1;
                     Inward::Consumed
                 }
-                Err(reason) => Inward::Drop(reason),
+                Err(NotOpened::NoSa) => Inward::NoSa(None),
+                Err(NotOpened::Drop(reason)) => Inward::Drop(reason),
             };
         }
         match self.policies.decide(now, Direction::In, headers, packet) {
@@ -570,18 +589,18 @@ impl Gateway {
         outer: &Headers,
         packet: &mut [u8],
         at: usize,
-    ) -> Result<Option<Vec<u8>>, &'static str> {
+    ) -> Result<Option<Vec<u8>>, NotOpened> {
         let end = esp_end(outer, packet, at);
         if end - at < 8 {
-            return Err("esp-malformed");
+            return Err("esp-malformed".into());
         }
         let spi = read_u32(packet, at);
-        let inbound = self.inbound.get_mut(&spi).ok_or("no-sa")?;
+        let inbound = self.inbound.get_mut(&spi).ok_or(NotOpened::NoSa)?;
         let number = inbound.tunnel;
         let tunnel = &self.sides[number].tunnel;
         let is_udp = outer.protocol == Protocol::UDP;
         if !tunnel.is_here(outer, packet) || tunnel.udp.is_some() != is_udp {
-            return Err("no-sa");
+            return Err(NotOpened::NoSa);
         }
         let (before, esp) = packet[..end].split_at_mut(at);
         let Opened {
@@ -595,11 +614,11 @@ impl Gateway {
         let mut inner = match tunnel.mode {
             Mode::Tunnel => match (next_header, payload.first().map(|byte| byte >> 4)) {
                 (4, Some(4)) | (41, Some(6)) => payload.to_vec(),
-                _ => return Err("next-header"),
+                _ => return Err("next-header".into()),
             },
             Mode::Transport => {
                 if (outer.src, outer.dst) != (tunnel.remote, tunnel.local) {
-                    return Err("transport-address");
+                    return Err("transport-address".into());
                 }
                 let mut whole = before.to_vec();
                 whole.extend_from_slice(payload);
@@ -615,13 +634,13 @@ impl Gateway {
             .decide(now, Direction::In, &headers, &mut inner)
         {
             Decision::By(Action::Protect(wanted)) if wanted == number => {}
-            Decision::UnknownFragment => return Err("fragment-unknown"),
-            _ => return Err("policy-mismatch"),
+            Decision::UnknownFragment => return Err("fragment-unknown".into()),
+            _ => return Err("policy-mismatch".into()),
         }
         if tunnel.mode == Mode::Tunnel
             && !decapsulate_ecn(outer.traffic_class, &mut inner, &headers)
         {
-            return Err("congestion");
+            return Err("congestion".into());
         }
         Ok(Some(inner))
     }
@@ -670,6 +689,18 @@ pub struct SaState {
 enum EspAt {
     Esp(usize),
     Keepalive,
+}
+
+/// Why an ESP packet is not opened.
+enum NotOpened {
+    NoSa,
+    Drop(&'static str),
+}
+
+impl From<&'static str> for NotOpened {
+    fn from(reason: &'static str) -> NotOpened {
+        NotOpened::Drop(reason)
+    }
 }
 
 /// The end of an ESP packet: that of the IP packet, or of the UDP datagram.

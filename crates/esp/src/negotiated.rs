@@ -290,7 +290,18 @@ impl Making {
         });
         let unread = selector.unread().filter(|_| action != Action::Bypass);
         for (text, action) in [(Some(text), action), (unread, Action::Discard)] {
-            if let Some(filter) = text.and_then(|text| mapper.program(&text)) {
+            let Some(text) = text else {
+                continue;
+            };
+            let (filter, action) = match mapper.program(&text) {
+                Some(filter) => (Some(filter), action),
+                None => {
+                    let why = "its expression does not compile: all is dropped";
+                    self.refuse(format!("{}: {why}", name()));
+                    (mapper.program(""), Action::Discard)
+                }
+            };
+            if let Some(filter) = filter {
                 self.config.policies.push(Policy { filter, action });
             }
         }

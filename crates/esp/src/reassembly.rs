@@ -73,10 +73,17 @@ impl Reassembly {
         packet: &[u8],
     ) -> Reassembled {
         self.age(now);
+        while self.order.len() > PACKETS_MAX || self.bytes > BYTES_MAX {
+            self.forget_oldest();
+        }
         let protocol = if headers.is_v6 { 0 } else { headers.protocol.0 };
         let key = (headers.src, headers.dst, protocol, fragment.id);
         let data = &packet[fragment.data..headers.len];
         let (begin, end) = (fragment.offset, fragment.offset + data.len());
+        if begin == 0 && !fragment.more {
+            // It is whole, whatever else has its identification (RFC 6946).
+            return joined(head(headers, fragment, packet), &[data], headers.is_v6);
+        }
         if data.is_empty() || fragment.more && !data.len().is_multiple_of(8) {
             return self.forget(&key, "fragment-malformed");
         }
@@ -126,9 +133,6 @@ impl Reassembly {
         if partial.len == Some(partial.bytes) {
             return self.whole(&key, headers.is_v6);
         }
-        while self.order.len() > PACKETS_MAX || self.bytes > BYTES_MAX {
-            self.forget_oldest();
-        }
         Reassembled::Waits
     }
 
@@ -138,27 +142,15 @@ impl Reassembly {
             return Reassembled::Drop("fragment-limit");
         };
         self.bytes -= partial.bytes;
-        let Some(mut packet) = partial.head else {
+        let Some(head) = partial.head else {
             return Reassembled::Drop("fragment-malformed");
         };
-        if packet.len() + partial.bytes > PACKET_MAX {
-            return Reassembled::Drop("fragment-limit");
+        let data: Vec<&[u8]> = partial.pieces.iter().map(|(_, data)| &**data).collect();
+        let mut joined = joined(head, &data, is_v6);
+        if let (Reassembled::Whole(packet), true) = (&mut joined, partial.met_congestion) {
+            ip::set_ecn(packet, CE);
         }
-        partial
-            .pieces
-            .iter()
-            .for_each(|(_, data)| packet.extend_from_slice(data));
-        let len = packet.len();
-        if is_v6 {
-            write(&mut packet, 4, &((len - 40) as u16).to_be_bytes());
-        } else {
-            write(&mut packet, 2, &(len as u16).to_be_bytes());
-            ip::refresh(&mut packet);
-        }
-        if partial.met_congestion {
-            ip::set_ecn(&mut packet, CE);
-        }
-        Reassembled::Whole(packet)
+        joined
     }
 
     fn forget(&mut self, key: &Key, why: &'static str) -> Reassembled {
@@ -190,6 +182,23 @@ impl Reassembly {
     }
 }
 
+/// The packet of these headers and data.
+fn joined(head: Vec<u8>, data: &[&[u8]], is_v6: bool) -> Reassembled {
+    let mut packet = head;
+    data.iter().for_each(|data| packet.extend_from_slice(data));
+    let len = packet.len();
+    if len > PACKET_MAX {
+        return Reassembled::Drop("fragment-limit");
+    }
+    if is_v6 {
+        write(&mut packet, 4, &((len - 40) as u16).to_be_bytes());
+    } else {
+        write(&mut packet, 2, &(len as u16).to_be_bytes());
+        ip::refresh(&mut packet);
+    }
+    Reassembled::Whole(packet)
+}
+
 /// The headers before the data as they are of the whole packet; lengths follow.
 fn head(headers: &Headers, fragment: &Fragment, packet: &[u8]) -> Vec<u8> {
     if headers.is_v6 {
@@ -202,4 +211,54 @@ fn head(headers: &Headers, fragment: &Fragment, packet: &[u8]) -> Vec<u8> {
     head[6] &= 0x40;
     head[7] = 0;
     head
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A fragment of IPv6 with this place, this identification and eight bytes.
+    fn fragment(place: u16, id: u32) -> Vec<u8> {
+        let mut packet = vec![0; 56];
+        (packet[0], packet[5], packet[6], packet[40]) = (0x60, 16, 44, 50);
+        packet[42..44].copy_from_slice(&place.to_be_bytes());
+        packet[44..48].copy_from_slice(&id.to_be_bytes());
+        packet
+    }
+
+    fn add(reassembly: &mut Reassembly, packet: &[u8]) -> Reassembled {
+        let headers = Headers::of(packet).unwrap();
+        reassembly.add(0, &headers, &headers.fragment.unwrap(), packet)
+    }
+
+    /// Fragments that are whole by themselves, and those beyond the longest packet.
+    #[test]
+    fn a_flood_of_fragments_is_bounded() {
+        let mut reassembly = Reassembly::default();
+        for id in 0..100_000 {
+            for place in [0, 65_528] {
+                let added = add(&mut reassembly, &fragment(place, id));
+                assert!(!matches!(added, Reassembled::Waits));
+            }
+            assert!(reassembly.order.len() <= PACKETS_MAX + 1);
+            assert!(reassembly.partial.is_empty() && reassembly.bytes == 0);
+        }
+    }
+
+    #[test]
+    fn a_fragment_that_is_whole_leaves_others_of_its_number_alone() {
+        let mut reassembly = Reassembly::default();
+        assert!(matches!(
+            add(&mut reassembly, &fragment(1, 7)),
+            Reassembled::Waits
+        ));
+        let Reassembled::Whole(atomic) = add(&mut reassembly, &fragment(0, 7)) else {
+            panic!("it waits")
+        };
+        assert_eq!((atomic.len(), atomic[5], atomic[6]), (48, 8, 50));
+        let Reassembled::Whole(both) = add(&mut reassembly, &fragment(8, 7)) else {
+            panic!("it waits")
+        };
+        assert_eq!((both.len(), both[5], both[6]), (56, 16, 50));
+    }
 }

@@ -23,7 +23,7 @@ use crate::replay::WINDOW_DEFAULT;
 use crate::sa::{Lifetime, SaConfig};
 use crate::tunnel::Mode;
 use crate::vici::Section;
-use std::collections::{HashMap, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::net::IpAddr;
 use zeroize::Zeroizing;
 
@@ -38,6 +38,8 @@ const KEY_MAX: usize = 64;
 pub struct Keys {
     known: HashMap<(u32, IpAddr), Keymat>,
     order: VecDeque<(u32, IpAddr)>,
+    /// The SAs that were listed last.
+    listed: HashSet<(u32, IpAddr)>,
     threads: HashMap<String, Thread>,
 }
 
@@ -83,6 +85,23 @@ impl Keys {
     /// it.
     pub fn key(&self, spi: u32, dst: IpAddr) -> Option<&Keymat> {
         self.known.get(&(spi, dst))
+    }
+
+    /// The keys of these CHILD_SAs alone. Those of SAs that were listed before and
+    /// are not now are forgotten.
+    pub fn listed(&mut self, children: &[Child]) -> Keys {
+        let now: HashSet<_> = children.iter().flat_map(Child::sas).collect();
+        for gone in self.listed.difference(&now) {
+            self.known.remove(gone);
+        }
+        self.order.retain(|key| self.known.contains_key(key));
+        let of = |key| Some((key, self.known.get(&key)?.clone()));
+        let known = now.iter().copied().filter_map(of).collect();
+        self.listed = now;
+        Keys {
+            known,
+            ..Keys::default()
+        }
     }
 
     fn thread(&mut self, name: &str) -> &mut Thread {
@@ -194,13 +213,15 @@ enum Use {
     Replaced,
 }
 
-/// A CHILD_SA, or a policy without one, as VICI lists it.
+/// A CHILD_SA, as VICI lists it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Child {
     name: String,
     number: u64,
     usage: Use,
     ends: Ends,
+    /// Why it is not used, if so.
+    refused: Option<String>,
     spis: [u32; 2],
     ports: Option<(u16, u16)>,
     algorithm: Result<Algorithm, String>,
@@ -209,10 +230,12 @@ pub struct Child {
     remote: Vec<String>,
 }
 
-/// A policy that lets pass or drops (`mode = pass`, `mode = drop`).
+/// A policy without a CHILD_SA: it lets pass or drops (`mode = pass`, `mode =
+/// drop`), or it waits for a CHILD_SA (`start_action = trap`).
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Shunt {
     passes: bool,
+    waits: bool,
     local: Vec<String>,
     remote: Vec<String>,
 }
@@ -250,10 +273,13 @@ fn child(ends: (IpAddr, IpAddr), ports: (u16, u16), sa: &Section) -> Option<Chil
         ("CHACHA20_POLY1305", _) => Ok(Algorithm::ChaCha20Poly1305),
         _ => Err(format!("algorithm {name} with a key of {bits} bits")),
     };
-    let mode = match (sa.value("mode")?, sa.value("protocol")?) {
-        ("TUNNEL", "ESP") => Mode::Tunnel,
-        ("TRANSPORT", "ESP") => Mode::Transport,
-        _ => return None,
+    let (mode, refused) = match (sa.value("mode")?, sa.value("protocol")?) {
+        ("TUNNEL", "ESP") => (Mode::Tunnel, None),
+        ("TRANSPORT", "ESP") => (Mode::Transport, None),
+        (mode, protocol) => (
+            Mode::Tunnel,
+            Some(format!("mode {mode} of protocol {protocol}")),
+        ),
     };
     Some(Child {
         name: sa.value("name").unwrap_or_default().to_owned(),
@@ -265,6 +291,7 @@ fn child(ends: (IpAddr, IpAddr), ports: (u16, u16), sa: &Section) -> Option<Chil
             remote: ends.1,
             reqid: sa.value("reqid")?.parse().ok()?,
         },
+        refused,
         spis: [spi("spi-in")?, spi("spi-out")?],
         ports: is_yes("encap").then_some(ports),
         algorithm,
@@ -274,16 +301,13 @@ fn child(ends: (IpAddr, IpAddr), ports: (u16, u16), sa: &Section) -> Option<Chil
     })
 }
 
-/// The policy of an event `list-policy`, if it passes or drops.
+/// The policy of an event `list-policy`.
 pub fn shunt(message: &Section) -> Option<Shunt> {
     let (_, policy) = message.sections().next()?;
-    let passes = match policy.value("mode")? {
-        "PASS" => true,
-        "DROP" => false,
-        _ => return None,
-    };
+    let mode = policy.value("mode")?;
     Some(Shunt {
-        passes,
+        passes: mode == "PASS",
+        waits: !matches!(mode, "PASS" | "DROP"),
         local: policy.list("local-ts").to_vec(),
         remote: policy.list("remote-ts").to_vec(),
     })
@@ -300,38 +324,73 @@ pub fn config(
 ) -> Config {
     let mut refused = Vec::new();
     let mut policies = Vec::new();
-    for shunt in shunts {
+    let mut add = |local, remote, treatment: &Treatment| {
+        policies.extend(pairs(local, remote, treatment, &mut refused));
+    };
+    let (waiting, others): (Vec<_>, Vec<_>) = shunts.iter().partition(|shunt| shunt.waits);
+    for shunt in others {
         let treatment = if shunt.passes {
             Treatment::Bypass
         } else {
             Treatment::Discard
         };
-        policies.extend(pairs(&shunt.local, &shunt.remote, &treatment, &mut refused));
+        add(&shunt.local, &shunt.remote, &treatment);
     }
     let mut sas = Vec::new();
+    let mut unused = Vec::new();
     let mut children: Vec<&Child> = children.iter().collect();
     children.sort_by_key(|child| (child.usage, child.number));
     for child in children {
+        if let Some(why) = &child.refused {
+            let why = format!("CHILD_SA {}: {why}", child.name);
+            add(&child.local, &child.remote, &Treatment::Refuse(why));
+            continue;
+        }
         let treatment = Treatment::Protect(child.ends);
-        policies.extend(pairs(&child.local, &child.remote, &treatment, &mut refused));
+        add(&child.local, &child.remote, &treatment);
         for is_out in [false, true] {
             if is_out && child.usage == Use::InboundOnly {
                 continue;
             }
             match child.sa(is_out, keys) {
                 Ok(sa) => sas.push(sa),
-                Err(why) => refused.push(why),
+                Err(why) => unused.push(why),
             }
         }
     }
-    policies.sort_by_key(|policy| policy.priority);
+    // Behind a CHILD_SA of the same selectors.
+    for shunt in waiting {
+        add(&shunt.local, &shunt.remote, &Treatment::Discard);
+    }
+    refused.append(&mut unused);
+    refuse_before_passing(&mut policies);
     let mut config = mapper.config(&policies, &sas, false, mtu);
     refused.dedup();
     config.refused.append(&mut refused);
     config
 }
 
+/// Sorts policies by their priorities; what is not understood is dropped before
+/// any policy lets something pass.
+fn refuse_before_passing(policies: &mut [NegotiatedPolicy]) {
+    let passing = |policy: &&NegotiatedPolicy| policy.treatment == Treatment::Bypass;
+    let first = policies.iter().filter(passing).map(|it| it.priority).min();
+    let is_refused = |policy: &NegotiatedPolicy| matches!(policy.treatment, Treatment::Refuse(_));
+    if let Some(first) = first {
+        for policy in policies.iter_mut().filter(|policy| is_refused(policy)) {
+            policy.priority = policy.priority.min(first);
+        }
+    }
+    policies.sort_by_key(|policy| (policy.priority, !is_refused(policy)));
+}
+
 impl Child {
+    /// SPI and destination of its SAs.
+    fn sas(&self) -> [(u32, IpAddr); 2] {
+        let [inbound, outbound] = self.spis;
+        [(inbound, self.ends.local), (outbound, self.ends.remote)]
+    }
+
     fn sa(&self, is_out: bool, keys: &Keys) -> Result<NegotiatedSa, String> {
         let Ends { local, remote, .. } = self.ends;
         let (src, dst) = if is_out {
@@ -369,7 +428,9 @@ impl Child {
     }
 }
 
-/// The policies of all pairs of traffic selectors, the narrowest first.
+/// The policies of all pairs of traffic selectors, the narrowest first. A selector
+/// that is not understood lets nothing pass, and otherwise drops as much as it may
+/// select.
 fn pairs(
     local: &[String],
     remote: &[String],
@@ -378,10 +439,11 @@ fn pairs(
 ) -> Vec<NegotiatedPolicy> {
     let mut made = Vec::new();
     let mut read = |texts: &[String]| -> Vec<TrafficSelector> {
-        let each = texts.iter().filter_map(|text| {
+        let each = texts.iter().flat_map(|text| {
             let read = traffic_selector(text);
-            if read.is_none() {
-                refused.push(format!("traffic selector `{text}` is not understood"));
+            // Mapped policies name the others.
+            if *treatment == Treatment::Bypass {
+                refused.extend(read.iter().filter_map(|it| it.refused.clone()));
             }
             read
         });
@@ -396,6 +458,11 @@ fn pairs(
             if src.net.0.is_ipv4() != dst.net.0.is_ipv4() || is_contrary {
                 continue;
             }
+            let treatment = match (src.refused.as_ref().or(dst.refused.as_ref()), treatment) {
+                (None, treatment) => treatment.clone(),
+                (Some(_), Treatment::Bypass) => continue,
+                (Some(why), _) => Treatment::Refuse(why.clone()),
+            };
             let selector = Selector {
                 src: src.net,
                 dst: dst.net,
@@ -409,7 +476,7 @@ fn pairs(
             made.push(NegotiatedPolicy {
                 selector,
                 priority: 4096 - bits,
-                treatment: treatment.clone(),
+                treatment,
                 spi: None,
             });
         }
@@ -421,24 +488,48 @@ struct TrafficSelector {
     net: (IpAddr, u8),
     protocol: Option<u8>,
     ports: (u16, u16),
+    /// What is not understood, if so; then it selects more than the text.
+    refused: Option<String>,
 }
 
 /// Reads `10.1.0.0/16`, `10.1.0.0/16[tcp]`, `10.1.0.1/32[udp/53]` or
-/// `10.1.0.1/32[6/1024-2047]`.
-fn traffic_selector(text: &str) -> Option<TrafficSelector> {
-    let (net, rest) = text.split_once('[').unwrap_or((text, ""));
-    let (address, len) = net.split_once('/')?;
-    let (address, len) = (address.parse::<IpAddr>().ok()?, len.parse::<u8>().ok()?);
-    if len > if address.is_ipv4() { 32 } else { 128 } {
-        return None;
-    }
-    let (protocol, ports) = match rest.strip_suffix(']') {
-        None if rest.is_empty() => ("", None),
-        None => return None,
-        Some(inner) => match inner.split_once('/') {
-            Some((protocol, ports)) => (protocol, Some(ports)),
-            None => (inner, None),
+/// `10.1.0.1/32[6/1024-2047]`. If protocol or ports are not understood, those of the
+/// network; otherwise those of all, of both versions of IP.
+fn traffic_selector(text: &str) -> Vec<TrafficSelector> {
+    let (net, rest) = text.split_once('[').unwrap_or((text, "]"));
+    let whole = |net| TrafficSelector {
+        net,
+        protocol: None,
+        ports: ALL_PORTS,
+        refused: Some(format!("traffic selector `{text}` is not understood")),
+    };
+    let Some(net) = network(net) else {
+        let all: [IpAddr; 2] = [[0; 4].into(), [0; 16].into()];
+        return all.map(|address| whole((address, 0))).into();
+    };
+    vec![match protocol_and_ports(rest) {
+        Some((protocol, ports)) => TrafficSelector {
+            net,
+            protocol,
+            ports,
+            refused: None,
         },
+        None => whole(net),
+    }]
+}
+
+fn network(text: &str) -> Option<(IpAddr, u8)> {
+    let (address, len) = text.split_once('/')?;
+    let (address, len) = (address.parse::<IpAddr>().ok()?, len.parse::<u8>().ok()?);
+    (len <= if address.is_ipv4() { 32 } else { 128 }).then_some((address, len))
+}
+
+/// Reads `]`, `tcp]`, `udp/53]` or `6/1024-2047]`.
+fn protocol_and_ports(text: &str) -> Option<(Option<u8>, (u16, u16))> {
+    let inner = text.strip_suffix(']')?;
+    let (protocol, ports) = match inner.split_once('/') {
+        Some((protocol, ports)) => (protocol, Some(ports)),
+        None => (inner, None),
     };
     let protocol = match protocol {
         "" | "0" => None,
@@ -456,9 +547,5 @@ fn traffic_selector(text: &str) -> Option<TrafficSelector> {
             (first.parse().ok()?, last.parse().ok()?)
         }
     };
-    Some(TrafficSelector {
-        net: (address, len),
-        protocol,
-        ports,
-    })
+    (ports.0 <= ports.1).then_some((protocol, ports))
 }

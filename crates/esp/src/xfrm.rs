@@ -128,6 +128,8 @@ struct KnownSa {
 /// A policy that the kernel has.
 struct KnownPolicy {
     arrival: u64,
+    /// `XFRM_POLICY_TYPE_*`: 0 of the usual ones.
+    kind: u8,
     policy: NegotiatedPolicy,
 }
 
@@ -158,7 +160,7 @@ impl Database {
                 let is_hard = message.get(USERPOLICY_INFO).is_some_and(|hard| *hard > 0);
                 is_hard.then(|| self.forget_policy(message))
             }
-            FLUSHPOLICY => Some(self.policies.drain().count() > 0),
+            FLUSHPOLICY => Some(self.flush_policies(policy_type(message))),
             GETDEFAULT => message.first_chunk().map(|defaults: &[u8; 3]| {
                 let is_blocked = defaults.contains(&BLOCK);
                 std::mem::replace(&mut self.is_blocked, is_blocked) != is_blocked
@@ -232,6 +234,13 @@ impl Database {
         self.sas.len() < before
     }
 
+    /// Removes the policies of a type.
+    fn flush_policies(&mut self, kind: u8) -> bool {
+        let before = self.policies.len();
+        self.policies.retain(|_, known| known.kind != kind);
+        self.policies.len() < before
+    }
+
     fn new_policy(&mut self, message: &[u8]) -> Option<bool> {
         let (index, policy) = userpolicy(message)?;
         let Some(policy) = policy else {
@@ -242,7 +251,12 @@ impl Database {
             self.overflow = true;
             return Some(true);
         }
-        self.policies.insert(index, KnownPolicy { arrival, policy });
+        let known = KnownPolicy {
+            arrival,
+            kind: policy_type(&message[USERPOLICY_INFO..]),
+            policy,
+        };
+        self.policies.insert(index, known);
         Some(true)
     }
 
@@ -260,6 +274,13 @@ impl Database {
         let index = info.get(..USERPOLICY_INFO).map(|info| u32_at(info, 156));
         index.is_some_and(|index| self.policies.remove(&index).is_some())
     }
+}
+
+/// The type of policies that these attributes say; 0 without one.
+fn policy_type(rest: &[u8]) -> u8 {
+    let mut kinds = attributes(rest).filter(|(kind, _)| *kind == POLICY_TYPE);
+    let content = kinds.next().and_then(|(_, content)| content.first());
+    content.copied().unwrap_or(0)
 }
 
 /// Destination, SPI and protocol of an `xfrm_usersa_info`.
@@ -493,12 +514,12 @@ fn treatment(
             TMPL => templates = content,
             MARK if content.iter().any(|byte| *byte > 0) => return Err("a mark".into()),
             IF_ID if content.iter().any(|byte| *byte > 0) => return Err("an if_id".into()),
-            POLICY_TYPE if content.first().is_some_and(|kind| *kind > 0) => {
-                return Err("a policy of type sub".into());
-            }
             SEC_CTX => return Err("a security context".into()),
             _ => {}
         }
+    }
+    if policy_type(rest) > 0 {
+        return Err("a policy of type sub".into());
     }
     if info[161] > 0 {
         return Ok(Treatment::Discard);

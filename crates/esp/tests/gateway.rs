@@ -235,6 +235,43 @@ fn rekeying_loses_nothing() {
     assert!(matches!(opened(&mut b, 0, &esp), Inward::Opened(_)));
 }
 
+/// Of more keys of a key exchange than are remembered, the oldest ones are forgotten.
+#[test]
+fn the_newest_keys_are_remembered() {
+    let of = |numbers: std::ops::Range<u32>, sequence| {
+        let mut made = config(&Spec::default().text(0, 1));
+        made.is_negotiated = true;
+        let mut inbound = made.sas.iter().filter(|sa| sa.direction == Direction::In);
+        let template = inbound.next().unwrap().clone();
+        let sas = numbers.map(|number| {
+            let mut entry = template.clone();
+            entry.sa.spi = number;
+            entry.sa.keymat = Keymat::of_hex(&format!("{number:072x}")).unwrap();
+            entry.sa.sequence = sequence;
+            entry
+        });
+        made.sas = sas.collect();
+        made
+    };
+    let many = |round: u32| of(round * 8000..(round + 1) * 8000, 0);
+    let [one, other] = [600_000, 600_001].map(|number| number..number + 1);
+    let mut gateway = Gateway::new(&many(1), 0, 1).unwrap();
+    for round in 2..9 {
+        gateway.reload(&many(round), 0).unwrap();
+    }
+    let steps = [
+        of(one.clone(), 7),
+        of(other.clone(), 0),
+        many(9),
+        of(other, 0),
+        of(one, 0),
+    ];
+    for step in steps {
+        gateway.reload(&step, 0).unwrap();
+    }
+    assert_eq!(state(&gateway, Direction::In, 600_000), Some((7, 0)));
+}
+
 #[test]
 fn only_bypass_lets_plain_packets_pass() {
     let spec = Spec {

@@ -187,13 +187,7 @@ fn error(about: &[u8], mtu: u32, from: &str) -> Vec<u8> {
             payload_len,
         };
         header.emit(&mut made);
-        made[48..].copy_from_slice(quoted);
-        let repr = icmp::Repr {
-            kind: 2,
-            code: 0,
-            rest: mtu,
-        };
-        repr.emit(&mut made[40..], AddrPair::V6(src, dst));
+        emit_icmp(&mut made[40..], (2, 0), mtu, quoted, AddrPair::V6(src, dst));
         return made;
     }
     let src = from.parse().unwrap();
@@ -210,14 +204,13 @@ fn error(about: &[u8], mtu: u32, from: &str) -> Vec<u8> {
         payload_len,
     };
     header.emit(&mut made);
-    made[28..].copy_from_slice(quoted);
-    let repr = icmp::Repr {
-        kind: 3,
-        code: 4,
-        rest: mtu,
-    };
-    repr.emit(&mut made[20..], AddrPair::V4(src, dst));
+    emit_icmp(&mut made[20..], (3, 4), mtu, quoted, AddrPair::V4(src, dst));
     made
+}
+
+fn emit_icmp(into: &mut [u8], (kind, code): (u8, u8), rest: u32, quoted: &[u8], ends: AddrPair) {
+    into[8..].copy_from_slice(quoted);
+    icmp::Repr { kind, code, rest }.emit(into, ends);
 }
 
 /// The MTU of the ICMP error that a packet gets; `None` if it passes.

@@ -1,10 +1,13 @@
 //! strongSwan's log and VICI as the source of a gateway's SAs.
 
+mod common;
+
+use common::packet;
 use weir_esp::config::Direction;
-use weir_esp::negotiated::Mapper;
-use weir_esp::strongswan::{self, Keys};
+use weir_esp::negotiated::{ALL_PORTS, Mapper, NegotiatedPolicy, Selector, Treatment};
+use weir_esp::strongswan::{self, Keys, Shunt};
 use weir_esp::vici::{self, Node, Packet, Section};
-use weir_esp::{Config, Gateway};
+use weir_esp::{Config, Gateway, Outward};
 use weir_lab::rng::Rng;
 use weir_lab::seeds::seeds;
 
@@ -179,6 +182,131 @@ fn a_replaced_child_sa_sends_until_it_is_deleted() {
         let inbound = made.sas.iter().filter(|it| it.direction == Direction::In);
         assert_eq!(inbound.count(), 2);
     }
+}
+
+/// Keys do not outlive their SAs; those that are not listed yet stay.
+#[test]
+fn keys_of_sas_that_are_gone_are_forgotten() {
+    let mut keys = keys(LOG);
+    let both = found(&keys);
+    let other = child("1", "INSTALLED", ["b1297290", "c9808e17"]);
+    let mine = child("2", "INSTALLED", ["b129729f", "c9808e16"]);
+    let listed = |list| strongswan::children(&listed(list));
+    assert_eq!(
+        found(&keys.listed(&listed(vec![other.clone()]))),
+        [None, None]
+    );
+    assert_eq!(found(&keys), both);
+    assert_eq!(found(&keys.listed(&listed(vec![other, mine]))), both);
+    assert_eq!(found(&keys), both);
+    keys.listed(&[]);
+    assert_eq!(found(&keys), [None, None]);
+}
+
+/// The same CHILD_SA with another element.
+fn with((name, node): (String, Node), element: (String, Node)) -> (String, Node) {
+    let Node::Section(mut section) = node else {
+        panic!("{node:?}")
+    };
+    section.0.retain(|(name, _)| *name != element.0);
+    section.0.push(element);
+    (name, Node::Section(section))
+}
+
+fn shunt(mode: &str, local: &str, remote: &str) -> Shunt {
+    let policy = Section(vec![
+        value("mode", mode),
+        list("local-ts", local),
+        list("remote-ts", remote),
+    ]);
+    let named = Section(vec![("c/shunt".into(), Node::Section(policy))]);
+    strongswan::shunt(&named).unwrap()
+}
+
+/// The decision of a gateway on a packet to 10.1.0.6.
+fn outward(config: &Config, src: &str) -> &'static str {
+    let mut gateway = Gateway::new(config, 0, 1).unwrap();
+    match gateway.outward(0, &mut packet(src, "10.1.0.6", 0, false, b"text")) {
+        Outward::Pass => "passes",
+        Outward::Protected(_) => "protected",
+        Outward::Drop(reason, _) => reason,
+    }
+}
+
+#[test]
+fn what_is_not_understood_does_not_pass_by_a_wider_policy() {
+    let usual = child("1", "INSTALLED", ["b129729f", "c9808e16"]);
+    let pass = shunt("PASS", "10.0.0.0/8", "10.0.0.0/8");
+    let trap = shunt("TUNNEL", "10.2.0.0/16", "10.1.0.0/16");
+    let of = |children: Vec<(String, Node)>, shunts: &[Shunt]| {
+        let children = strongswan::children(&listed(children));
+        let keys = Keys::default();
+        strongswan::config(&mut Mapper::default(), &children, shunts, &keys, 1500)
+    };
+    let passing = std::slice::from_ref(&pass);
+    let cases = [
+        (usual.clone(), ["no-outbound-sa", "passes"]),
+        (
+            with(usual.clone(), list("local-ts", "10.2.0.0/16[udp/http]")),
+            ["policy", "passes"],
+        ),
+        (
+            with(usual.clone(), list("local-ts", "10.2.0.0/16[udp")),
+            ["policy", "passes"],
+        ),
+        (
+            with(usual.clone(), list("local-ts", "10.2.0.1..10.2.0.9")),
+            ["policy", "policy"],
+        ),
+        (
+            with(usual.clone(), value("mode", "BEET")),
+            ["policy", "passes"],
+        ),
+        (
+            with(usual.clone(), value("protocol", "AH")),
+            ["policy", "passes"],
+        ),
+    ];
+    for (child, [inside, beside]) in cases {
+        let made = of(vec![child.clone()], passing);
+        assert_eq!(outward(&made, "10.2.0.5"), inside, "{child:?}");
+        assert_eq!(outward(&made, "10.3.0.5"), beside, "{child:?}");
+        assert!(!made.refused.is_empty());
+    }
+    // A trap, until there is a CHILD_SA.
+    let shunts = [trap, pass];
+    let made = of(Vec::new(), &shunts);
+    assert_eq!(outward(&made, "10.2.0.5"), "policy");
+    assert_eq!(outward(&made, "10.3.0.5"), "passes");
+    assert_eq!(
+        outward(&of(vec![usual], &shunts), "10.2.0.5"),
+        "no-outbound-sa"
+    );
+    // What should pass and is not understood does not.
+    let odd = shunt("PASS", "10.2.0.0/16[udp/http]", "10.1.0.0/16");
+    let made = of(Vec::new(), &[odd]);
+    assert_eq!(outward(&made, "10.2.0.5"), "policy");
+    assert_eq!(made.refused.len(), 1, "{:?}", made.refused);
+}
+
+#[test]
+fn an_expression_that_does_not_compile_drops_all() {
+    let net = |text: &str, len| (text.parse().unwrap(), len);
+    let policy = NegotiatedPolicy {
+        selector: Selector {
+            src: net("10.2.0.0", 40),
+            dst: net("10.1.0.0", 16),
+            protocol: None,
+            src_ports: ALL_PORTS,
+            dst_ports: ALL_PORTS,
+        },
+        priority: 1,
+        treatment: Treatment::Discard,
+        spi: None,
+    };
+    let made = Mapper::default().config([&policy], [], true, 1500);
+    assert_eq!(outward(&made, "10.2.0.5"), "policy");
+    assert_eq!(made.refused.len(), 1, "{:?}", made.refused);
 }
 
 /// The bytes of a section as VICI has them.

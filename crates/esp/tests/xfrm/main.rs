@@ -96,8 +96,13 @@ fn policies_of_the_kernel_are_followed() {
             decision
         );
     }
-    // One policy goes, then all.
+    // One policy goes, then all of another type, then all.
     assert_eq!(take(&mut database, &all[10..11]), 1);
+    let [len, kind] = [10_u16, 16].map(u16::to_ne_bytes);
+    let before = config(&database).policies.len();
+    let sub = [&len[..], &kind, &[1, 0, 0, 0, 0, 0]].concat();
+    assert_eq!(take(&mut database, &[(xfrm::FLUSHPOLICY, sub)]), 0);
+    assert_eq!(config(&database).policies.len(), before);
     assert_eq!(take(&mut database, &all[11..12]), 1);
     let made = config(&database);
     assert_eq!((made.policies.len(), made.tunnels.len()), (1, 0));

@@ -9,16 +9,17 @@ use rustix::net::{
 };
 use std::fmt;
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use zeroize::Zeroizing;
 
-/// The groups of SAs, policies and expiries, as bits: `XFRMNLGRP_EXPIRE`, `_SA`
-/// and `_POLICY`.
-const GROUPS: u32 = 1 << 1 | 1 << 2 | 1 << 3;
+/// The groups of SAs, policies, expiries and migrations, as bits:
+/// `XFRMNLGRP_EXPIRE`, `_SA`, `_POLICY` and `_MIGRATE`.
+const GROUPS: u32 = 1 << 1 | 1 << 2 | 1 << 3 | 1 << 6;
 
 /// Messages of the requests (`XFRM_MSG_*`).
 const GETSA: u16 = 0x12;
 const GETPOLICY: u16 = 0x15;
+const MIGRATE: u16 = 0x21;
 const GETDEFAULT: u16 = 0x28;
 
 /// Messages and flags of netlink.
@@ -101,8 +102,12 @@ impl XfrmMonitor {
         let mut policies = self.request(GETPOLICY, DUMP, &[])?;
         policies.reverse();
         all.append(&mut policies);
-        // Kernels before 5.14 have no default but to let pass.
-        all.extend(self.request(GETDEFAULT, ACK, &[0; 4]).unwrap_or_default());
+        match self.request(GETDEFAULT, ACK, &[0; 4]) {
+            Ok(mut default) => all.append(&mut default),
+            // Kernels before 5.14 have no default but to let pass.
+            Err(error) if is(&error, Errno::INVAL) => {}
+            Err(error) => return Err(error),
+        }
         Ok(all)
     }
 
@@ -133,24 +138,33 @@ impl XfrmMonitor {
         }
     }
 
-    /// Waits for notifications; none after a signal.
+    /// Waits for notifications, and takes all that have come by then.
     ///
     /// # Errors
-    /// If the socket fails.
+    /// If the socket fails. What was taken before is lost.
     pub fn next(&self) -> io::Result<XfrmNews> {
-        match receive(&self.notifications, RecvFlags::empty()) {
-            Ok(mut messages) => {
-                // What has come by now belongs together.
-                while let Ok(more) = receive(&self.notifications, RecvFlags::DONTWAIT) {
-                    messages.extend(more);
-                }
-                Ok(XfrmNews::Messages(messages))
+        let mut messages = Vec::new();
+        let mut is_lost = false;
+        let mut flags = RecvFlags::empty();
+        loop {
+            match receive(&self.notifications, flags) {
+                // Those still in the queue are older than the dropped ones, and than
+                // the following dump; until it is empty the kernel drops further ones.
+                Ok(_) if is_lost => {}
+                Ok(more) => messages.extend(more),
+                Err(error) if is(&error, Errno::NOBUFS) => is_lost = true,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+                Err(error) => return Err(error),
             }
-            Err(error) if error.raw_os_error() == Some(Errno::NOBUFS.raw_os_error()) => {
-                Ok(XfrmNews::Lost)
-            }
-            Err(error) => Err(error),
+            flags = RecvFlags::DONTWAIT;
         }
+        // A migration changes the ends of SAs and policies.
+        is_lost |= messages.iter().any(|message| message.kind == MIGRATE);
+        Ok(if is_lost {
+            XfrmNews::Lost
+        } else {
+            XfrmNews::Messages(messages)
+        })
     }
 }
 
@@ -159,8 +173,12 @@ impl XfrmMonitor {
 pub enum XfrmNews {
     /// Notifications.
     Messages(Vec<XfrmMessage>),
-    /// The kernel dropped some: all is to be asked for anew.
+    /// The kernel dropped some, or moved SAs: all is to be asked for anew.
     Lost,
+}
+
+fn is(error: &io::Error, code: Errno) -> bool {
+    error.raw_os_error() == Some(code.raw_os_error())
 }
 
 /// The messages of one datagram.
@@ -182,11 +200,4 @@ fn receive(socket: &OwnedFd, flags: RecvFlags) -> io::Result<Vec<XfrmMessage>> {
         rest = rest.get(len.next_multiple_of(4)..).unwrap_or_default();
     }
     Ok(messages)
-}
-
-impl AsFd for XfrmMonitor {
-    /// Readable when there are notifications.
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.notifications.as_fd()
-    }
 }

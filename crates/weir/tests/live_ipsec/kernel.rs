@@ -4,7 +4,7 @@ use super::{INSIDE, Net, OUTSIDE, frames, hidden, text};
 use crate::common::weir;
 use crate::live::{Running, ip};
 use std::fs;
-use weir_lab::net::Host;
+use weir_lab::net::{Host, Signal};
 use weir_lab::testenv;
 
 /// The way between the two insides past ESP, as the gateways' hosts forward by themselves.
@@ -88,6 +88,45 @@ fn policies_of_the_kernel_are_followed() {
     assert!(!ended.stderr.contains("panic"), "{ended:?}");
 }
 
+/// More changes than the kernel keeps for weir while it stands still: what is in the queue is older than what
+/// weir then asks for.
+#[test]
+fn changes_that_were_lost_are_asked_for() {
+    let Some(net) = Net::new("ipsec-kernel-lost") else {
+        return;
+    };
+    route_plain(&net);
+    net.gateways[1]
+        .set_sysctl("net.ipv4.ip_forward", "1")
+        .unwrap();
+    let running = start(&net);
+    net.until(0, "counters", "reloads", 1);
+    let protect = format!("policy add {NETS} dir out index 8001 priority 100 {TEMPLATE}");
+    change(&net, &protect);
+    assert_eq!(net.pings(), 0);
+    let other = format!(
+        "xfrm policy update src 10.9.0.0/16 dst 10.8.0.0/16 dir out priority 5 {TEMPLATE}\n"
+    );
+    let batch = format!(
+        "xfrm policy delete {NETS} dir out\n{}xfrm {protect}\n",
+        other.repeat(30_000)
+    );
+    let batch = net.folder.write("batch", batch.as_bytes());
+    let before = reloads(&net);
+    running.signal(Signal::STOP);
+    ip(&net.gateways[0], &["-batch", &batch]);
+    running.signal(Signal::CONT);
+    net.until(0, "counters", "reloads", before + 1);
+    for _ in 0..2 {
+        assert_eq!(net.pings(), 0, "the policy is there");
+    }
+    // What changes from now on is followed.
+    change(&net, "policy flush");
+    assert_eq!(net.pings(), 3);
+    let ended = running.stop();
+    assert!(!ended.stderr.contains("panic"), "{ended:?}");
+}
+
 /// The SAs, of a peer whose SAs are in a file.
 #[test]
 #[ignore = "needs a kernel that has ESP (CONFIG_INET_ESP)"]
@@ -127,7 +166,7 @@ fn sas_of_the_kernel_protect() {
         let words = state(direction, number);
         change(&net, words.strip_prefix("xfrm ").unwrap());
         fs::write(net.folder.path("sa1.toml"), text(1, &[1, 2], "")).unwrap();
-        second.signal(weir_lab::net::Signal::HUP);
+        second.signal(Signal::HUP);
         net.until(1, "counters", "reloads", 1);
         assert_eq!(net.pings(), 3);
     }

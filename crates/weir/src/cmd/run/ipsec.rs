@@ -129,6 +129,21 @@ pub(crate) fn run(args: &Args) -> Result<(), CliError> {
     live(&source, config, &args.live, args.check, Path::new(""), None)
 }
 
+/// Refuses --restart of SAs that a new process would begin anew.
+///
+/// # Errors
+/// If the SAs are the kernel's.
+pub(super) fn check_restart(config: &BoxConfig) -> Result<(), CliError> {
+    if matches!(config.sa_source(), Some(SaSource::Kernel)) {
+        return Err(CliError::refused(
+            "--restart does not go with the kernel's SAs (--kernel-sas, kernel_sas): a new process would count \
+             their packets from 1 again, with the same keys; start weir anew by hand, and have the IKE daemon \
+             rekey (swanctl --rekey)",
+        ));
+    }
+    Ok(())
+}
+
 /// The configuration that the options stand for.
 fn text(args: &Args) -> Result<String, CliError> {
     let name = |path: &Path, option: &str| match path.to_str() {
@@ -330,6 +345,30 @@ impl Rereader {
                 say(&format!("weir: {}: read again", self.file.path.display()));
             }
             Err(error) => say(&format!("weir: {error}; the earlier SAs and policies stay")),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn config(source: &str) -> BoxConfig {
+        let text = format!(
+            "outside = \"b\"\n[kernel]\nroutes = true\nhost = {}\n[[link]]\nname = \"a\"\n\
+             [[link]]\nname = \"b\"\n[[stage]]\nkind = \"ipsec\"\n{source}\n",
+            kernel_sas::HOST
+        );
+        BoxConfig::parse(&text, &SystemNames::new()).unwrap()
+    }
+
+    /// A new process would begin the kernel's SAs anew.
+    #[test]
+    fn a_restart_of_the_kernel_s_sas_is_refused() {
+        let why = check_restart(&config("kernel_sas = true")).unwrap_err();
+        assert!(why.to_string().contains("--restart does not go with"));
+        for other in ["sa = \"sa.toml\"", "strongswan = \"keys\""] {
+            assert!(check_restart(&config(other)).is_ok());
         }
     }
 }

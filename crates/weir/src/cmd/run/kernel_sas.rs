@@ -66,16 +66,16 @@ impl KernelSas {
         let mut database = Database::default();
         let mut mapper = Mapper::default();
         let mut said = Said::default();
-        let mut news = Ok(XfrmNews::Lost);
+        let mut news = XfrmNews::Lost;
         loop {
             let is_changed = match news {
-                Ok(XfrmNews::Messages(messages)) => {
+                XfrmNews::Messages(messages) => {
                     let taken = messages
                         .iter()
                         .map(|it| database.take(it.kind, &it.content));
                     taken.filter(|is_change| *is_change).count() > 0
                 }
-                Ok(XfrmNews::Lost) => match all(monitor) {
+                XfrmNews::Lost => match all(monitor) {
                     Ok(read) => {
                         database = read;
                         true
@@ -83,22 +83,22 @@ impl KernelSas {
                     Err(error) => {
                         said.say(&failed(&error).to_string());
                         std::thread::sleep(AGAIN);
-                        news = Ok(XfrmNews::Lost);
+                        news = XfrmNews::Lost;
                         continue;
                     }
                 },
-                Err(error) => {
-                    said.say(&failed(&error).to_string());
-                    std::thread::sleep(AGAIN);
-                    false
-                }
             };
             if is_changed {
                 let config = database.config(&mut mapper, self.mtu);
                 config.refused.iter().for_each(|why| said.say(why));
                 self.reload.put(config);
             }
-            news = monitor.next();
+            // After an error notifications may be missing, too.
+            news = monitor.next().unwrap_or_else(|error| {
+                said.say(&failed(&error).to_string());
+                std::thread::sleep(AGAIN);
+                XfrmNews::Lost
+            });
         }
     }
 }

@@ -333,6 +333,7 @@ fn live(
     let metering = MeterArgs::default().or(config.router.meter.as_ref(), directory)?;
     let metered = Links::of_chain(&config);
     if args.restart && !args.supervised {
+        ipsec::check_restart(&config)?;
         // Mistakes are said at once, by one process.
         let own = own_addresses(&config).map_err(failure)?;
         let sas = Sas::of(&config, &own, directory);
