@@ -24,6 +24,8 @@ struct Entry {
     at: SocketAddr,
     sharing: Sharing,
     listens: bool,
+    /// Values of [`Reserved`].
+    holders: usize,
 }
 
 /// The addresses that the process's sockets have.
@@ -124,6 +126,7 @@ impl Reserved {
             at,
             sharing,
             listens: false,
+            holders: 1,
         });
         Ok(Reserved {
             place: Place::Here(id),
@@ -131,6 +134,21 @@ impl Reserved {
             sharing,
             is_chosen: false,
         })
+    }
+
+    /// The same address once more: it is taken as long as one of both values lives. What another process has
+    /// taken stays the first value's.
+    pub(crate) fn share(&self) -> Reserved {
+        let place = match self.place {
+            Place::Here(id) => {
+                if let Some(entry) = lock().entries.iter_mut().find(|entry| entry.id == id) {
+                    entry.holders += 1;
+                }
+                self.place
+            }
+            Place::Owner(_) | Place::Gone => Place::Gone,
+        };
+        Reserved { place, ..*self }
     }
 
     /// An address that the owner of the sockets has taken for this process.
@@ -216,7 +234,10 @@ impl Reserved {
 impl Drop for Reserved {
     fn drop(&mut self) {
         match self.place {
-            Place::Here(id) => lock().entries.retain(|entry| entry.id != id),
+            Place::Here(id) => lock().entries.retain_mut(|entry| {
+                entry.holders -= usize::from(entry.id == id);
+                entry.holders > 0
+            }),
             Place::Owner(number) => crate::relay::guest::release(number),
             Place::Gone => {}
         }

@@ -178,6 +178,14 @@ impl Sock {
         sock
     }
 
+    /// A new socket with the options of this one, and its address, which both have.
+    pub(crate) fn twin(&self) -> Sock {
+        let sock = Sock::open(self.domain, self.kind, false);
+        *lock(&sock.options) = lock(&self.options).clone();
+        *lock(&sock.reserved) = lock(&self.reserved).as_ref().map(Reserved::share);
+        sock
+    }
+
     /// A socket of a guest that has become one of weir, with the options that were set.
     pub(crate) fn with_endpoint(self, endpoint: Endpoint) -> Sock {
         {

@@ -38,15 +38,12 @@ use std::mem::zeroed;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::time::{Duration, Instant};
-use target::keep;
 
 /// The environment variable with the program's path.
 pub(crate) const VARIABLE: &str = "WEIR_EXEC_ALL";
 
 /// How often calls that wait are looked at, whether a signal has ended them.
 const SWEEP: Duration = Duration::from_millis(250);
-/// Most numbers of descriptors that are kept free of the host's.
-const LOW_MAX: c_int = 4096;
 /// When this process says that it waits for processes that outlive the program.
 const OTHERS_SAID: Duration = Duration::from_secs(2);
 
@@ -112,19 +109,19 @@ fn start(program: OsString, io_uring: bool, mask: &libc::sigset_t) -> Result<Sup
         }
         _ => drop(other),
     }
-    let own = keep(own);
+    // Behind the numbers that are closed.
+    let moved = rustix::io::fcntl_dupfd_cloexec(&own, host::hidden_from());
+    drop(own);
+    let own = moved.map_err(|error| format!("no descriptor: {error}"))?;
     leave_descriptors();
     let mut word = [0; 4];
     let notices = match passing::receive_owned(own.as_raw_fd(), &mut word, 0) {
-        Ok((_, Some(fd))) => Notices::new(keep(fd)),
+        Ok((_, Some(fd))) => Notices::new(fd),
         // The child has said why.
         _ => return Err(String::new()),
     };
-    let low = occupy();
     // The host says why it cannot start.
-    let started = host::host().map_err(|_| String::new());
-    drop(low);
-    started?;
+    host::host().map_err(|_| String::new())?;
     // SAFETY: the set is filled; the call makes a descriptor.
     let signals = unsafe {
         let mut all: libc::sigset_t = zeroed();
@@ -135,7 +132,7 @@ fn start(program: OsString, io_uring: bool, mask: &libc::sigset_t) -> Result<Sup
         return Err(system("signals cannot be passed on"));
     }
     // SAFETY: the descriptor is new.
-    let signals = keep(unsafe { OwnedFd::from_raw_fd(signals) });
+    let signals = unsafe { OwnedFd::from_raw_fd(signals) };
     let sent = passing::send(&own, &word, None);
     sent.map_err(|_| String::new())?;
     Ok(Supervisor {
@@ -146,21 +143,8 @@ fn start(program: OsString, io_uring: bool, mask: &libc::sigset_t) -> Result<Sup
     })
 }
 
-/// Descriptors with the numbers that the program's sockets usually have, so that the host's get others.
-fn occupy() -> Vec<OwnedFd> {
-    let last = host::hidden_from().min(LOW_MAX) - 1;
-    let mut low: Vec<OwnedFd> = Vec::new();
-    while low.last().is_none_or(|fd| fd.as_raw_fd() < last) {
-        match rustix::io::fcntl_dupfd_cloexec(rustix::stdio::stderr(), 3) {
-            Ok(fd) => low.push(fd),
-            Err(_) => break,
-        }
-    }
-    low
-}
-
 /// Leaves the descriptors that this process was started with to the program, but for standard error:
-/// their other ends see the program's close, and their numbers are free ([`target::Target::enter`]).
+/// their other ends see the program's close.
 fn leave_descriptors() {
     let last = host::hidden_from().saturating_sub(1).max(3);
     // SAFETY: the calls take numbers, and a path that ends with a NUL. No value of this process has
@@ -288,7 +272,7 @@ impl Supervisor {
                 let is_timed = self.calls.has_waiting() || self.ended.is_some();
                 let limit = Timespec {
                     tv_sec: 0,
-                    tv_nsec: SWEEP.subsec_nanos().into(),
+                    tv_nsec: self.calls.left().min(SWEEP).subsec_nanos().into(),
                 };
                 let _ = poll(&mut fds, is_timed.then_some(&limit));
                 let notices = fds[1].revents();
@@ -324,9 +308,10 @@ impl Supervisor {
     }
 
     /// Passes signals on to the program, except for those that the kernel sends to all of the terminal's
-    /// group, and reaps processes.
+    /// group, and for this process's own (`SIGPIPE`), and reaps processes.
     fn pass_signals(&mut self) {
         const LEN: usize = size_of::<libc::signalfd_siginfo>();
+        let own = std::process::id();
         let mut bytes = [0_u8; LEN];
         while let Ok(LEN) = rustix::io::read(&self.signals, &mut bytes) {
             // SAFETY: the kernel has written the structure, of which all values are valid.
@@ -335,7 +320,7 @@ impl Supervisor {
             let signal = about.ssi_signo as c_int;
             if signal == libc::SIGCHLD {
                 self.reap();
-            } else if about.ssi_code <= 0 {
+            } else if about.ssi_code <= 0 && about.ssi_pid != own {
                 match self.ended {
                     None => {
                         // SAFETY: the child was not reaped: the number is its.

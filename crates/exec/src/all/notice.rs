@@ -22,11 +22,15 @@ impl Call {
         self.arguments[0] as RawFd
     }
 
-    /// Whether this is `other`, begun again after a signal.
+    /// Whether this may be `other`, begun again after a signal: by its registers alone.
     pub(super) fn is_again(&self, other: &Call) -> bool {
         (self.thread, self.number, self.arguments) == (other.thread, other.number, other.arguments)
     }
 }
+
+/// The error if the call waits no more: its thread has ended, or a signal has interrupted it. No error of
+/// Linux has this number.
+pub(super) const OVER: c_int = 4092;
 
 /// The descriptor of a filter's notifications.
 pub(super) struct Notices(OwnedFd);
@@ -67,6 +71,18 @@ impl Notices {
         let mut id = call.id;
         self.ask(libc::SECCOMP_IOCTL_NOTIF_ID_VALID, &mut id)
             .is_ok()
+    }
+
+    /// As [`Notices::is_valid`].
+    ///
+    /// # Errors
+    /// [`OVER`].
+    pub(super) fn check(&self, call: &Call) -> Result<(), c_int> {
+        if self.is_valid(call) {
+            Ok(())
+        } else {
+            Err(OVER)
+        }
     }
 
     /// Has the call return; false if it waits no more.

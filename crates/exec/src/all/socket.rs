@@ -1,12 +1,16 @@
 //! What a descriptor of the program is, by a copy of it in this process.
 
-use crate::relay::calls as relayed;
-use crate::relay::name::Name;
-use crate::{address, real};
+use crate::relay::name::{self, Name};
+use crate::relay::{calls as relayed, guest};
+use crate::{address, real, table};
 use libc::c_int;
 use rustix::event::{PollFd, PollFlags};
+use rustix::net::sockopt::{self, Timeout};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::time::Instant;
 
+/// `TCP_SYN_SENT` of `struct tcp_info`.
+const SYN_SENT: u8 = 2;
 /// Linux' `IPPROTO_MPTCP`: such a socket is one of TCP for a peer without Multipath TCP (RFC 8684).
 const MPTCP: c_int = 262;
 
@@ -100,6 +104,20 @@ pub(super) fn kernels_socket(domain: c_int, kind: c_int) -> Result<OwnedFd, c_in
     Ok(unsafe { OwnedFd::from_raw_fd(made) })
 }
 
+/// Whether an option is the time limit of calls, which a Unix socket has too.
+pub(super) fn is_time_limit(option: (c_int, c_int)) -> bool {
+    matches!(
+        option,
+        (libc::SOL_SOCKET, libc::SO_RCVTIMEO | libc::SO_SNDTIMEO)
+    )
+}
+
+/// When a call on a socket that begins now is to end.
+pub(super) fn deadline(fd: &OwnedFd, limit: Timeout) -> Option<Instant> {
+    let limit = sockopt::socket_timeout(fd, limit).ok()??;
+    Instant::now().checked_add(limit)
+}
+
 pub(super) fn is_nonblocking(fd: &OwnedFd) -> bool {
     rustix::fs::fcntl_getfl(fd).is_ok_and(|flags| flags.contains(rustix::fs::OFlags::NONBLOCK))
 }
@@ -130,4 +148,41 @@ pub(super) fn ready(fd: &OwnedFd, flags: PollFlags) -> PollFlags {
 /// Whether the other end of a pair is closed.
 pub(super) fn is_over(fd: &OwnedFd) -> bool {
     ready(fd, PollFlags::empty()).contains(PollFlags::HUP)
+}
+
+#[derive(PartialEq, Eq)]
+pub(super) enum State {
+    Opening,
+    Open,
+    Failed(c_int),
+}
+
+/// How far a connection is.
+pub(super) fn state(fd: &OwnedFd) -> State {
+    if let Some(error @ 1..) = name::said_end(fd.as_raw_fd()) {
+        return State::Failed(error);
+    }
+    let info = guest::get(fd.as_raw_fd(), (libc::IPPROTO_TCP, libc::TCP_INFO));
+    match info {
+        Ok(info) if info.first() == Some(&SYN_SENT) => State::Opening,
+        _ => State::Open,
+    }
+}
+
+/// The error of `connect(2)` of a connection.
+pub(super) fn connect_again(fd: &OwnedFd) -> c_int {
+    match state(fd) {
+        State::Opening => libc::EALREADY,
+        State::Open => libc::EISCONN,
+        State::Failed(error) => error,
+    }
+}
+
+/// Does what the relay's calls do, which know descriptors by their numbers.
+pub(super) fn as_relayed<T>(fd: &OwnedFd, is_datagrams: bool, act: impl FnOnce(c_int) -> T) -> T {
+    let raw = fd.as_raw_fd();
+    table::mark_relay(raw, is_datagrams);
+    let done = act(raw);
+    table::forget_relay(raw);
+    done
 }

@@ -1,18 +1,12 @@
 //! A process of the program: its memory, its descriptors, and their places in epoll sets.
 
-use crate::address;
-use crate::host;
 use crate::sock::last_errno;
+use crate::{address, real};
 use libc::{c_int, iovec, socklen_t};
-use rustix::event::epoll::{self, EventData, EventFlags};
+use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
 use std::net::SocketAddr;
-use std::os::fd::{AsRawFd, OwnedFd, RawFd};
-use std::time::Duration;
-
-/// How often, and how long after another time, a number is tried that another thread has for a moment.
-const TRIES: usize = 200;
-const PAUSE: Duration = Duration::from_millis(1);
+use std::os::fd::{IntoRawFd, OwnedFd, RawFd};
 
 /// The error if this user may not trace the process (ptrace(2)). No error of Linux has this number.
 pub(super) const UNSEEN: c_int = 4093;
@@ -20,10 +14,20 @@ pub(super) const UNSEEN: c_int = 4093;
 /// Longest value of a socket option that is read.
 pub(super) const VALUE_MAX: usize = 256;
 
+/// The process, by one of its threads: the first one may have ended.
 pub(super) struct Target {
-    process: i32,
+    thread: i32,
     pidfd: OwnedFd,
 }
+
+/// Where a call has something written, and where its length: addresses of the program.
+pub(super) type Room = (u64, u64);
+
+/// Whether the call waits, and its process is the one that is meant.
+///
+/// # Errors
+/// If not.
+pub(super) type Check<'a> = &'a dyn Fn() -> Result<(), c_int>;
 
 /// A descriptor's number, and whether `exec` closes it.
 pub(super) type Number = (RawFd, bool);
@@ -32,17 +36,19 @@ pub(super) type Number = (RawFd, bool);
 pub(super) struct Place {
     set: RawFd,
     fd: RawFd,
-    flags: EventFlags,
+    /// The number of the member's file.
+    inode: u64,
+    events: u32,
     data: u64,
 }
 
-fn error(error: rustix::io::Errno) -> c_int {
-    error.raw_os_error()
-}
-
-/// Moves a descriptor that is kept out of the way of the numbers that the program has.
-pub(super) fn keep(fd: OwnedFd) -> OwnedFd {
-    rustix::io::fcntl_dupfd_cloexec(&fd, host::hidden_from()).unwrap_or(fd)
+/// The first thread of a thread's process.
+fn leader(thread: i32) -> Result<i32, Errno> {
+    let status = std::fs::read_to_string(format!("/proc/{thread}/status"));
+    let status = status.map_err(|_| Errno::SRCH)?;
+    let line = status.lines().find_map(|line| line.strip_prefix("Tgid:"));
+    let leader = line.and_then(|number| number.trim().parse().ok());
+    leader.ok_or(Errno::SRCH)
 }
 
 impl Target {
@@ -51,16 +57,15 @@ impl Target {
     /// # Errors
     /// If it has ended, or is another user's.
     pub(super) fn of(thread: i32) -> Result<Target, c_int> {
-        let status = std::fs::read_to_string(format!("/proc/{thread}/status"));
-        let status = status.map_err(|_| libc::ESRCH)?;
-        let line = status.lines().find_map(|line| line.strip_prefix("Tgid:"));
-        let process: i32 = line
-            .and_then(|number| number.trim().parse().ok())
-            .ok_or(libc::ESRCH)?;
-        let pid = Pid::from_raw(process).ok_or(libc::ESRCH)?;
-        let pidfd = pidfd_open(pid, PidfdFlags::empty()).map_err(error)?;
-        let pidfd = keep(pidfd);
-        Ok(Target { process, pidfd })
+        let open = |id, flags| pidfd_open(Pid::from_raw(id).ok_or(Errno::SRCH)?, flags);
+        let of_thread = PidfdFlags::from_bits_retain(libc::PIDFD_THREAD);
+        let pidfd = match open(thread, of_thread) {
+            // Linux before 6.9.
+            Err(Errno::INVAL) => leader(thread).and_then(|id| open(id, PidfdFlags::empty())),
+            opened => opened,
+        };
+        let pidfd = pidfd.map_err(Errno::raw_os_error)?;
+        Ok(Target { thread, pidfd })
     }
 
     /// A copy of one of its descriptors.
@@ -69,9 +74,9 @@ impl Target {
     /// `EBADF` if there is none; [`UNSEEN`].
     pub(super) fn copy(&self, fd: RawFd) -> Result<OwnedFd, c_int> {
         let copy = pidfd_getfd(&self.pidfd, fd, PidfdGetfdFlags::empty());
-        copy.map(keep).map_err(|why| match why {
-            rustix::io::Errno::PERM => UNSEEN,
-            why => error(why),
+        copy.map_err(|why| match why {
+            Errno::PERM => UNSEEN,
+            why => why.raw_os_error(),
         })
     }
 
@@ -84,9 +89,8 @@ impl Target {
         let own = part(bytes.as_mut_ptr(), len);
         let its = part(at as *mut u8, len);
         // SAFETY: the buffer has the stated length; the other address is the other process's.
-        let count = unsafe {
-            libc::process_vm_readv(self.process, &raw const own, 1, &raw const its, 1, 0)
-        };
+        let count =
+            unsafe { libc::process_vm_readv(self.thread, &raw const own, 1, &raw const its, 1, 0) };
         match usize::try_from(count) {
             Ok(count) if count == len => Ok(bytes),
             Ok(_) => Err(libc::EFAULT),
@@ -97,16 +101,17 @@ impl Target {
     /// Writes to its memory.
     ///
     /// # Errors
-    /// As [`Target::read`].
-    pub(super) fn write(&self, at: u64, bytes: &[u8]) -> Result<(), c_int> {
+    /// As [`Target::read`]; that of the check.
+    fn write(&self, at: u64, bytes: &[u8], check: Check<'_>) -> Result<(), c_int> {
         if bytes.is_empty() {
             return Ok(());
         }
+        check()?;
         let own = part(bytes.as_ptr().cast_mut(), bytes.len());
         let its = part(at as *mut u8, bytes.len());
         // SAFETY: the kernel reads the own buffer; the other address is the other process's.
         let count = unsafe {
-            libc::process_vm_writev(self.process, &raw const own, 1, &raw const its, 1, 0)
+            libc::process_vm_writev(self.thread, &raw const own, 1, &raw const its, 1, 0)
         };
         match usize::try_from(count) {
             Ok(count) if count == bytes.len() => Ok(()),
@@ -133,12 +138,12 @@ impl Target {
     /// Writes a socket address as `getsockname(2)` does.
     ///
     /// # Errors
-    /// `EINVAL` for a length that is not one, `EFAULT`.
+    /// `EINVAL` for a length that is not one, `EFAULT`; that of the check.
     pub(super) fn write_address(
         &self,
         address: SocketAddr,
-        at: u64,
-        len_at: u64,
+        (at, len_at): Room,
+        check: Check<'_>,
     ) -> Result<(), c_int> {
         if at == 0 {
             return Ok(());
@@ -155,28 +160,34 @@ impl Target {
         let to = room.as_mut_ptr().cast();
         // SAFETY: the buffer has at least the stated length.
         unsafe { address::write(address, to, &raw mut len) }?;
-        self.write(at, &room[..(len.min(given) as usize).min(room.len())])?;
-        self.write(len_at, &len.to_ne_bytes())
+        let written = &room[..(len.min(given) as usize).min(room.len())];
+        self.write(at, written, check)?;
+        self.write(len_at, &len.to_ne_bytes(), check)
     }
 
     /// Writes an option's value as `getsockopt(2)` does.
     ///
     /// # Errors
     /// As [`Target::write_address`].
-    pub(super) fn write_value(&self, value: &[u8], at: u64, len_at: u64) -> Result<(), c_int> {
+    pub(super) fn write_value(
+        &self,
+        value: &[u8],
+        (at, len_at): Room,
+        check: Check<'_>,
+    ) -> Result<(), c_int> {
         let given = self.read(len_at, 4)?;
         let given = given
             .first_chunk()
             .map_or(0, |len| i32::from_ne_bytes(*len));
         let given = usize::try_from(given).map_err(|_| libc::EINVAL)?;
         let len = value.len().min(given);
-        self.write(at, &value[..len])?;
-        self.write(len_at, &(len as u32).to_ne_bytes())
+        self.write(at, &value[..len], check)?;
+        self.write(len_at, &(len as u32).to_ne_bytes(), check)
     }
 
     /// The process's descriptors, with what each is.
     fn fds(&self) -> Vec<(RawFd, String)> {
-        let folder = format!("/proc/{}/fd", self.process);
+        let folder = format!("/proc/{}/fd", self.thread);
         let Ok(all) = std::fs::read_dir(&folder) else {
             return Vec::new();
         };
@@ -189,7 +200,7 @@ impl Target {
     }
 
     fn about(&self, fd: RawFd) -> String {
-        let path = format!("/proc/{}/fdinfo/{fd}", self.process);
+        let path = format!("/proc/{}/fdinfo/{fd}", self.thread);
         std::fs::read_to_string(path).unwrap_or_default()
     }
 
@@ -204,28 +215,53 @@ impl Target {
             .iter()
             .filter(|(_, what)| what == "anon_inode:[eventpoll]");
         let places = sets.flat_map(|(set, _)| places(*set, &self.about(*set)));
-        let is_own = |place: &Place| numbers.iter().any(|(fd, _)| *fd == place.fd);
+        let is_own =
+            |place: &Place| place.inode == inode && numbers.iter().any(|(fd, _)| *fd == place.fd);
         let places = places.filter(is_own).collect();
         (numbers, places)
     }
 
-    /// Gives a descriptor the place in an epoll set that the one had which it has replaced. The kernel
-    /// knows a member by file and number, so that the descriptor has that number here for a moment.
-    ///
-    /// # Errors
-    /// If the number is not free here, or the set is gone.
-    pub(super) fn enter(&self, place: &Place, fd: &OwnedFd) -> Result<(), c_int> {
-        let set = self.copy(place.set)?;
-        for _ in 0..TRIES {
-            let same = rustix::io::fcntl_dupfd_cloexec(fd, place.fd).map_err(error)?;
-            if same.as_raw_fd() == place.fd {
-                let data = EventData::new_u64(place.data);
-                return epoll::add(&set, &same, data, place.flags).map_err(error);
+    /// Gives a descriptor the places in epoll sets that the one had which it has replaced. The kernel knows a
+    /// member by file and number: a thread with descriptors of its own gives it that number there.
+    pub(super) fn enter(&self, places: &[Place], fd: &OwnedFd) {
+        let sets = places
+            .iter()
+            .filter_map(|place| Some((self.copy(place.set).ok()?, place)));
+        let sets: Vec<(OwnedFd, &Place)> = sets.collect();
+        let Some(last) = sets.iter().map(|(_, place)| place.fd).max() else {
+            return;
+        };
+        let enter = || {
+            // SAFETY: the call takes a flag. It copies the table of descriptors for this thread, so that no
+            // number changes in another one.
+            if unsafe { libc::unshare(libc::CLONE_FILES) } != 0 {
+                return;
             }
-            drop(same);
-            std::thread::sleep(PAUSE);
-        }
-        Err(libc::EBUSY)
+            // None of the sets' numbers. All end with the thread's table.
+            let above = |fd: &OwnedFd| {
+                let moved = rustix::io::fcntl_dupfd_cloexec(fd, last + 1);
+                moved.map_or(-1, IntoRawFd::into_raw_fd)
+            };
+            let fd = above(fd);
+            let moved: Vec<RawFd> = sets.iter().map(|(set, _)| above(set)).collect();
+            for (set, (_, place)) in moved.into_iter().zip(&sets) {
+                let mut event = libc::epoll_event {
+                    events: place.events,
+                    u64: place.data,
+                };
+                // SAFETY: the calls take numbers, and an event that lives as long; no value has the numbers
+                // of this thread's table that they change.
+                unsafe {
+                    if real::dup3(fd, place.fd, libc::O_CLOEXEC) == place.fd {
+                        real::epoll_ctl(set, libc::EPOLL_CTL_ADD, place.fd, &raw mut event);
+                    }
+                }
+            }
+        };
+        std::thread::scope(|scope| {
+            // Without a thread the places are lost.
+            let _ = std::thread::Builder::new().spawn_scoped(scope, enter);
+        });
     }
 }
 
@@ -259,11 +295,14 @@ fn places(set: RawFd, about: &str) -> Vec<Place> {
             u64::from_str_radix(digits, 16).ok()
         };
         let events = value("events:")?;
+        let data = value("data:")?;
+        let inode = words.find_map(|word| word.strip_prefix("ino:"))?;
         Some(Place {
             set,
             fd,
-            flags: EventFlags::from_bits_retain(events as u32),
-            data: value("data:")?,
+            inode: u64::from_str_radix(inode, 16).ok()?,
+            events: events as u32,
+            data,
         })
     });
     places.collect()

@@ -37,7 +37,14 @@ pub(super) struct Datagrams {
 }
 
 impl Datagrams {
-    pub(super) fn new(sock: Sock, udp: UdpSocket, fd: OwnedFd, key: Key) -> Datagrams {
+    /// A plain one is connected, and its datagrams have no headers.
+    pub(super) fn new(
+        sock: Sock,
+        udp: UdpSocket,
+        fd: OwnedFd,
+        key: Key,
+        is_plain: bool,
+    ) -> Datagrams {
         Datagrams {
             sock,
             udp,
@@ -46,16 +53,7 @@ impl Datagrams {
             up: None,
             down: None,
             up_done: false,
-            is_plain: false,
-        }
-    }
-
-    /// As [`Datagrams::new`], of a connected socket, whose datagrams have no headers. Empty ones are
-    /// lost, since an empty message is the end of a pair.
-    pub(super) fn plain(sock: Sock, udp: UdpSocket, fd: OwnedFd, key: Key) -> Datagrams {
-        Datagrams {
-            is_plain: true,
-            ..Datagrams::new(sock, udp, fd, key)
+            is_plain,
         }
     }
 
@@ -92,12 +90,7 @@ impl Datagrams {
             }
             let message = match self.udp.poll_recv_datagram(context) {
                 Poll::Pending => return Some(()),
-                Poll::Ready(Ok(datagram)) if self.is_plain => {
-                    if datagram.bytes.is_empty() {
-                        continue;
-                    }
-                    datagram.bytes.to_vec()
-                }
+                Poll::Ready(Ok(datagram)) if self.is_plain => datagram.bytes.to_vec(),
                 Poll::Ready(Ok(datagram)) => {
                     let beside = Beside::of(&self.sock, &self.udp, &datagram);
                     let beside = beside.map_or([0; BESIDE], Beside::to_bytes);
@@ -166,8 +159,12 @@ impl Datagrams {
                 return (!self.is_hung_up()).then_some(());
             }
             match recv(&self.fd, &mut *scratch, RecvFlags::DONTWAIT) {
-                Ok((0, _)) if self.is_hung_up() => return None,
-                Ok((0, _)) => self.up_done = true,
+                Ok((0, _)) if !self.is_plain || self.has_ended() => {
+                    if self.is_hung_up() {
+                        return None;
+                    }
+                    self.up_done = true;
+                }
                 Ok((count, _)) => match self.destination(&scratch[..count]) {
                     Ok((to, info)) => {
                         let start = if self.is_plain { 0 } else { HEADER };
@@ -188,6 +185,9 @@ impl Datagrams {
     /// Where a message of the application goes, and how.
     fn destination(&self, message: &[u8]) -> Result<(SocketAddr, SendInfo), c_int> {
         if self.is_plain {
+            if message.len() > DATAGRAM_MAX {
+                return Err(libc::EMSGSIZE);
+            }
             let peer = self.udp.peer_addr().map_err(|_| libc::EDESTADDRREQ)?;
             return Ok((peer, Given::default().resolve()?));
         }
@@ -208,12 +208,23 @@ impl Datagrams {
 
     /// Whether all processes have closed the application's end.
     fn is_hung_up(&self) -> bool {
-        let mut fds = [PollFd::new(&self.fd, PollFlags::empty())];
+        self.polled().contains(PollFlags::HUP)
+    }
+
+    /// Whether the application sends no more, and has sent no more than a message of no bytes: that may be
+    /// an empty datagram as well as the end.
+    fn has_ended(&self) -> bool {
+        let waiting = rustix::io::ioctl_fionread(&self.fd);
+        self.polled().contains(PollFlags::RDHUP) && waiting.unwrap_or(0) == 0
+    }
+
+    fn polled(&self) -> PollFlags {
+        let mut fds = [PollFd::new(&self.fd, PollFlags::RDHUP)];
         let none = Timespec {
             tv_sec: 0,
             tv_nsec: 0,
         };
         let _ = poll(&mut fds, Some(&none));
-        fds[0].revents().contains(PollFlags::HUP)
+        fds[0].revents()
     }
 }

@@ -146,38 +146,41 @@ fn relay_listener(sock: Sock, listener: TcpListener) -> Result<(OwnedFd, Item), 
     Ok((other, Item::Listening(listening)))
 }
 
-/// As [`relay_stream`], of a UDP socket.
-fn relay_datagrams(sock: Sock, udp: UdpSocket) -> Result<(OwnedFd, Item), c_int> {
+/// As [`relay_stream`], of a UDP socket; a plain one's datagrams have no headers.
+fn relay_datagrams(sock: Sock, udp: UdpSocket, is_plain: bool) -> Result<(OwnedFd, Item), c_int> {
     let name = name_of(Kind::Datagrams, sock.domain, udp.local_addr())?;
     let (own, other) = pair_of(SocketType::SEQPACKET, name)?;
     if sock.is_on(libc::SOL_SOCKET, libc::SO_BROADCAST) {
         calls::set_int(other.as_raw_fd(), libc::SO_BROADCAST, 1);
     }
-    Ok((
-        other,
-        Item::Datagrams(Datagrams::new(sock, udp, own, name.key)),
-    ))
+    let datagrams = Datagrams::new(sock, udp, own, name.key, is_plain);
+    Ok((other, Item::Datagrams(datagrams)))
 }
 
-/// As [`relay_stream`], of a connected UDP socket whose datagrams have no headers.
-pub(crate) fn relay_connected(sock: Sock, udp: UdpSocket) -> Result<OwnedFd, c_int> {
-    let pump = running().ok_or(libc::ENETDOWN)?;
-    let name = name_of(Kind::Datagrams, sock.domain, udp.local_addr())?;
-    let (own, other) = pair_of(SocketType::SEQPACKET, name)?;
-    pump.add(Item::Datagrams(Datagrams::plain(sock, udp, own, name.key)));
-    Ok(other)
-}
-
-/// Moves a socket without descriptors onto a pair, and returns the application's end.
+/// Whether another socket may be relayed, with so many others that have a descriptor each.
 ///
 /// # Errors
-/// `ENFILE` if there are as many as there may be; the system's error if it provides no pair.
+/// `ENFILE` if there are as many as there may be.
+pub(crate) fn check_room(others: usize) -> Result<(), c_int> {
+    let pump = running().ok_or(libc::ENETDOWN)?;
+    if pump.relays() + others < host::relays_max() {
+        Ok(())
+    } else {
+        Err(libc::ENFILE)
+    }
+}
+
+/// Moves a socket without descriptors onto a pair, and returns the end of a program without the library.
+///
+/// # Errors
+/// The system's error if it provides no pair.
 pub(crate) fn relay_new(sock: Sock, endpoint: Endpoint) -> Result<OwnedFd, c_int> {
     let pump = running().ok_or(libc::ENETDOWN)?;
-    if pump.relays() >= host::relays_max() {
-        return Err(libc::ENFILE);
-    }
-    let (end, item) = relay_any(sock.with_endpoint(endpoint))?;
+    let sock = sock.with_endpoint(endpoint);
+    let (end, item) = match sock.endpoint() {
+        Endpoint::Udp(udp) => relay_datagrams(sock, udp, true)?,
+        _ => relay_any(sock)?,
+    };
     pump.add(item);
     Ok(end)
 }
@@ -195,7 +198,7 @@ fn relay_any(sock: Sock) -> Result<(OwnedFd, Item), c_int> {
     match sock.endpoint() {
         Endpoint::Stream(stream) => relay_stream(sock, stream),
         Endpoint::Listener(listener) => relay_listener(sock, listener),
-        Endpoint::Udp(udp) => relay_datagrams(sock, udp),
+        Endpoint::Udp(udp) => relay_datagrams(sock, udp, false),
         Endpoint::Relay(_) | Endpoint::Open | Endpoint::Foreign(_) => Err(libc::EOPNOTSUPP),
     }
 }

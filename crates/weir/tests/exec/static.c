@@ -158,7 +158,8 @@ static void early(const char *ip, int port)
 	if (error)
 		return;
 	show("peer", copy, getpeername);
-	printf("flags %d %d\n", !!(fcntl(fd, F_GETFL) & O_NONBLOCK), fcntl(fd, F_GETFD));
+	printf("flags %d %d %d\n", !!(fcntl(fd, F_GETFL) & O_NONBLOCK), fcntl(fd, F_GETFD),
+	       fcntl(copy, F_GETFD));
 	event.events = EPOLLIN;
 	if (epoll_ctl(set, EPOLL_CTL_MOD, fd, &event) < 0)
 		fail("EPOLL_CTL_MOD");
@@ -226,6 +227,83 @@ static void on_alarm(int signal)
 	(void)signal;
 }
 
+/* Has a signal interrupt the call that waits a second later. */
+static void interrupt(void)
+{
+	struct sigaction action = { .sa_handler = on_alarm };
+	sigaction(SIGALRM, &action, NULL);
+	alarm(1);
+}
+
+static void result(const char *what, int done)
+{
+	printf("%s %s\n", what, done < 0 ? strerrorname_np(errno) : "done");
+}
+
+/* Calls that fail, on sockets that are used on. */
+static void again(const char *ip, const char *own, const char *silent)
+{
+	struct sockaddr_in to = at(silent, 7), from = at(own, 4005);
+	int fd = socket(AF_INET, SOCK_STREAM, 0);
+	/* The same registers, and another peer. */
+	interrupt();
+	result("interrupted", connect(fd, (void *)&to, sizeof to));
+	to = at(ip, 7);
+	result("connected", connect(fd, (void *)&to, sizeof to));
+	show("peer", fd, getpeername);
+	result("no address", connect(fd, (void *)1, sizeof to));
+	exchange(fd, 1000);
+	/* A bound socket outlives a connect and a listen that fail. */
+	int other = listening(own, 4006, 0);
+	fd = socket(AF_INET, SOCK_STREAM, 0);
+	bind(fd, (void *)&from, sizeof from);
+	to = at(ip, 10);
+	result("refused", connect(fd, (void *)&to, sizeof to));
+	result("no address", connect(fd, (void *)1, sizeof to));
+	to = at(ip, 7);
+	result("connected", connect(fd, (void *)&to, sizeof to));
+	show("own", fd, getsockname);
+	close(fd);
+	/* Time limits. */
+	struct timeval limit = { .tv_usec = 200000 };
+	setsockopt(other, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
+	result("accept", accept(other, NULL, NULL));
+	fd = socket(AF_INET, SOCK_STREAM, 0);
+	setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof limit);
+	to = at(silent, 7);
+	result("connect", connect(fd, (void *)&to, sizeof to));
+	result("connect", connect(fd, (void *)&to, sizeof to));
+}
+
+/* An epoll set that has a closed file by the number of a socket. */
+static void stale(const char *ip)
+{
+	int pair[2], set = epoll_create1(0);
+	struct epoll_event event = { .events = EPOLLIN, .data.u64 = 1 };
+	socketpair(AF_UNIX, SOCK_STREAM, 0, pair);
+	epoll_ctl(set, EPOLL_CTL_ADD, pair[0], &event);
+	dup(pair[0]);
+	close(pair[0]);
+	int fd = opened(ip, 7);
+	char room;
+	put(fd, "x", 1);
+	recv(fd, &room, 1, MSG_PEEK);
+	printf("same %d events %d\n", fd == pair[0], epoll_wait(set, &event, 1, 0));
+	close(fd);
+}
+
+static pthread_t first;
+
+static void *outlives(void *argument)
+{
+	pthread_join(first, NULL);
+	stale(argument);
+	int fd = opened(argument, 7);
+	show("peer", fd, getpeername);
+	exchange(fd, 1000);
+	exit(0);
+}
+
 int main(int count, char **words)
 {
 	const char *manner = words[1], *ip = words[2];
@@ -257,6 +335,13 @@ int main(int count, char **words)
 		printf("%s\n", strerrorname_np(errno));
 		to.sin_port = htons(7);
 		printf("%d\n", connect(fd, (void *)&to, sizeof to));
+	} else if (!strcmp(manner, "again")) {
+		again(ip, words[3], words[4]);
+	} else if (!strcmp(manner, "outlives")) {
+		pthread_t thread;
+		first = pthread_self();
+		pthread_create(&thread, NULL, outlives, (void *)ip);
+		pthread_exit(NULL);
 	} else if (!strcmp(manner, "server")) {
 		int listener = listening(ip, 4000, 0);
 		show("own", listener, getsockname);
@@ -306,13 +391,11 @@ int main(int count, char **words)
 				pthread_join(all[at], NULL);
 		}
 		printf("80 clients\n");
-		struct sigaction action = { .sa_handler = on_alarm };
-		sigaction(SIGALRM, &action, NULL);
 		sigset_t mask;
 		sigemptyset(&mask);
 		sigaddset(&mask, SIGALRM);
 		int other = listening(words[3], 4002, 0);
-		alarm(1);
+		interrupt();
 		printf("%d ", accept(other, NULL, NULL));
 		printf("%s\n", strerrorname_np(errno));
 		exit(0);
@@ -343,6 +426,16 @@ int main(int count, char **words)
 			recv(fd, room, 15, 0);
 		}
 		printf("%s\n", room);
+		/* An empty datagram ends nothing, and comes back. */
+		ssize_t got;
+		send(fd, "", 0, 0);
+		while ((got = recv(fd, room, 15, 0)) == 8)
+			;
+		printf("%zd ", got);
+		send(fd, "more", 4, 0);
+		printf("%zd\n", recv(fd, room, 15, 0));
+		result("no address", connect(fd, (void *)1, sizeof to));
+		show("peer", fd, getpeername);
 		fd = socket(AF_INET, SOCK_DGRAM, 0);
 		to = at(words[3], 5353);
 		printf("%d ", bind(fd, (void *)&to, sizeof to));
@@ -367,8 +460,8 @@ int main(int count, char **words)
 			ssize_t got = read(fd, &byte, 1);
 			struct sockaddr_in to = at(ip, 7);
 			fd = socket(AF_INET, SOCK_STREAM, 0);
-			int again = connect(fd, (void *)&to, sizeof to) < 0;
-			dprintf(out, "%d %d\n", got <= 0, again);
+			connect(fd, (void *)&to, sizeof to);
+			dprintf(out, "%d %s\n", got <= 0, strerrorname_np(errno));
 			exit(0);
 		}
 		wait(NULL);

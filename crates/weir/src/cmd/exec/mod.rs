@@ -6,7 +6,7 @@ mod program;
 
 use crate::error::CliError;
 use crate::host::{self, HostArgs};
-use program::{Program, Way};
+use program::Program;
 use std::ffi::{OsStr, OsString};
 use std::io::Write;
 use std::net::IpAddr;
@@ -195,7 +195,7 @@ fn run_with(args: &Args, rules: Vec<SocketRule>) -> Result<(), CliError> {
     let has_host = !args.host.links.is_empty() && args.stack != Some(Stack::Sys);
     let traps = args.all && has_host;
     if has_host || args.pcap {
-        program.check(if traps { Way::Trap } else { Way::Library })?;
+        program.check(traps)?;
     }
     if traps && !args.dns.is_empty() {
         return Err(CliError::refused(

@@ -18,15 +18,6 @@ const SCRIPTS_MAX: usize = 4;
 /// Longest first line of a script that the kernel reads (Linux' `BINPRM_BUF_SIZE`).
 const LINE_MAX: usize = 256;
 
-/// How a program gets weir's sockets.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Way {
-    /// The dynamic linker loads a library.
-    Library,
-    /// Its calls are trapped.
-    Trap,
-}
-
 /// A program that exists.
 #[derive(Debug)]
 pub(super) struct Program(PathBuf);
@@ -60,15 +51,16 @@ impl Program {
         &self.0
     }
 
-    /// Refuses a program that cannot get weir's sockets this way.
+    /// Refuses a program that cannot get weir's sockets: by traps of its calls, or else by a library that the
+    /// dynamic linker loads.
     ///
     /// # Errors
     /// The reason.
-    pub(super) fn check(&self, way: Way) -> Result<(), CliError> {
+    pub(super) fn check(&self, traps: bool) -> Result<(), CliError> {
         let mut path = self.0.clone();
         for _ in 0..=SCRIPTS_MAX {
-            check_privilege(&path, way)?;
-            match kind(&path, way)? {
+            check_privilege(&path, traps)?;
+            match kind(&path, traps)? {
                 Kind::Script(interpreter) => path = interpreter,
                 Kind::Binary => return Ok(()),
             }
@@ -93,10 +85,11 @@ fn refused(path: &Path, why: &str) -> CliError {
 
 /// The dynamic linker loads no libraries for programs with the rights of another user, and a program whose
 /// calls are trapped does not get them (`PR_SET_NO_NEW_PRIVS`).
-fn check_privilege(path: &Path, way: Way) -> Result<(), CliError> {
-    let why = match way {
-        Way::Library => "the dynamic linker loads no library into it",
-        Way::Trap => "a program whose calls are trapped gets no rights of another user",
+fn check_privilege(path: &Path, traps: bool) -> Result<(), CliError> {
+    let why = if traps {
+        "a program whose calls are trapped gets no rights of another user"
+    } else {
+        "the dynamic linker loads no library into it"
     };
     let about = path
         .metadata()
@@ -124,7 +117,7 @@ fn check_privilege(path: &Path, way: Way) -> Result<(), CliError> {
     Ok(())
 }
 
-fn kind(path: &Path, way: Way) -> Result<Kind, CliError> {
+fn kind(path: &Path, traps: bool) -> Result<Kind, CliError> {
     let cannot = |error: std::io::Error| {
         CliError::refused(format!("cannot read {}: {error}", path.display()))
     };
@@ -150,7 +143,7 @@ fn kind(path: &Path, way: Way) -> Result<Kind, CliError> {
             "is a program of another architecture: weir's sockets are for this one alone",
         ));
     }
-    if way == Way::Trap {
+    if traps {
         return Ok(Kind::Binary);
     }
     let linker = program
@@ -212,7 +205,7 @@ mod tests {
 
         fn refusal(&self) -> String {
             let found = Program::find(self.0.as_os_str()).unwrap();
-            found.check(Way::Library).unwrap_err().to_string()
+            found.check(false).unwrap_err().to_string()
         }
     }
 
@@ -226,12 +219,12 @@ mod tests {
     fn a_program_of_this_machine_is_accepted_and_so_is_its_script() {
         let own = std::env::current_exe().unwrap();
         let found = Program::find(own.as_os_str()).unwrap();
-        found.check(Way::Library).unwrap();
+        found.check(false).unwrap();
         let script = format!("#! {} -x\n", own.display());
         let script = Made::new("script", script.as_bytes(), 0o755);
         Program::find(script.0.as_os_str())
             .unwrap()
-            .check(Way::Library)
+            .check(false)
             .unwrap();
         assert!(Program::find(OsStr::new("sh")).is_ok());
     }
@@ -251,7 +244,7 @@ mod tests {
             fixed.refusal()
         );
         let found = Program::find(fixed.0.as_os_str()).unwrap();
-        found.check(Way::Trap).unwrap();
+        found.check(true).unwrap();
         let mut other = own.clone();
         other[0x12] = 8;
         let other = Made::new("other", &other, 0o755);
