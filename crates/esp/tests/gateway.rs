@@ -246,7 +246,7 @@ fn the_newest_keys_are_remembered() {
         let sas = numbers.map(|number| {
             let mut entry = template.clone();
             entry.sa.spi = number;
-            entry.sa.keymat = Keymat::of_hex(&format!("{number:072x}")).unwrap();
+            entry.sa.keymat = Keymat::of_hex(&format!("{number:064x}{number:08x}")).unwrap();
             entry.sa.sequence = sequence;
             entry
         });
@@ -643,7 +643,8 @@ fn damaged_packets_are_dropped() {
                 let mut changed = whole.clone();
                 changed[place] ^= bit;
                 let fate = b.inward(0, &mut changed);
-                assert!(matches!(fate, Inward::Drop(_)), "{place}: {fate:?}");
+                let is_dropped = matches!(fate, Inward::Drop(_) | Inward::NoSa(None));
+                assert!(is_dropped, "{place}: {fate:?}");
             }
         }
         assert!(matches!(opened(&mut b, 0, &whole), Inward::Opened(_)));

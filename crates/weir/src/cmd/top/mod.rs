@@ -195,7 +195,10 @@ impl Plain<'_> {
             let since = ticked.elapsed();
             if since >= Duration::from_secs(1) {
                 ticked = Instant::now();
-                self.session.model.tick(since.as_secs_f64());
+                // A file's rates are those of its own time.
+                if is_live {
+                    self.session.model.tick(since.as_secs_f64());
+                }
                 if !self.is_once() {
                     self.print()?;
                 }
