@@ -25,6 +25,11 @@
 //! chooses, data and acknowledgments alike, the same for all senders. It begins
 //! when the connection is open.
 //!
+//! A kernel's sender works in the thread that brings an acknowledgment. Ours is woken for it, and
+//! wakes the line with what it sends, on every round trip: on the short line that is as long as
+//! the trip itself. `Linux by a thread` is Linux' sender with these two wake-ups: a thread carries
+//! its frames to the line and back. Beside it is seen what our sender does with a loss.
+//!
 //! For each share of loss ten seeds are tried: in turn on the short line, at
 //! the same time, each on a line of its own, on the long one. Printed are the median
 //! of the rates and of the ratios of a seed's rates, and the least and the greatest
@@ -77,7 +82,14 @@ const fn linux(algorithm: &'static str) -> Sender {
     }
 }
 
-const KINDS: [Kind; 3] = [Kind::Linux, Kind::Weir, Kind::Receiver];
+/// Who sends on the short line, and on the long one, where a wake-up does not matter.
+const NEAR_KINDS: &[Kind] = &[
+    Kind::Linux,
+    Kind::LinuxBehindThread,
+    Kind::Weir,
+    Kind::Receiver,
+];
+const FAR_KINDS: &[Kind] = &[Kind::Linux, Kind::Weir, Kind::Receiver];
 
 fn main() {
     if !weir_lab::testenv::root() {
@@ -96,23 +108,22 @@ fn main() {
     let lines = LINES.map(|line| line.0);
     let shares = SHARES.map(|share| share.0);
     println!(
-        "{:<6}{:>6}  {:<16}{:>10}{:>8}{:>8}{:>8}{:>10}{:>10}",
+        "{:<6}{:>6}  {:<18}{:>10}{:>8}{:>8}{:>8}{:>10}{:>10}",
         "line", "loss", "", "Mb/s", "ratio", "least", "most", "RTT µs", "again"
     );
     for (line, delay) in LINES {
         for (share, per_million) in SHARES {
             if wanted(line, &lines) && wanted(share, &shares) {
-                let runs = if line == "near" || bottleneck.is_some() {
-                    in_turn(per_million, delay, setting)
+                let near = line == "near";
+                let kinds = if near { NEAR_KINDS } else { FAR_KINDS };
+                let runs = if near || bottleneck.is_some() {
+                    in_turn(kinds, per_million, delay, setting)
                 } else {
-                    at_once(per_million, delay, setting)
+                    at_once(kinds, per_million, delay, setting)
                 };
-                report(line, share, &runs);
-                record(
-                    &results,
-                    &format!("{line}, {share} lost, {algorithm}"),
-                    &runs,
-                );
+                report(line, share, kinds, &runs);
+                let what = format!("{line}, {share} lost, {algorithm}");
+                record(&results, &what, kinds, &runs);
             }
         }
     }
@@ -143,39 +154,50 @@ fn divide(results: &Recorder) {
     }
 }
 
+/// What each kind gave with one seed.
+type Runs = Vec<Run>;
+
 /// All kinds for each seed.
-fn in_turn(per_million: u32, delay: Duration, setting: Setting) -> Vec<[Run; KINDS.len()]> {
+fn in_turn(kinds: &[Kind], per_million: u32, delay: Duration, setting: Setting) -> Vec<Runs> {
     if setting.0.is_some() {
         return (0..SEEDS)
-            .map(|seed| kinds_at_once(seed, per_million, delay, setting))
+            .map(|seed| kinds_at_once(kinds, seed, per_million, delay, setting))
             .collect();
     }
     let run = |seed| {
-        KINDS.map(|kind| {
-            let world = World::new(kind, delay, setting.0, setting.1);
-            world.run(seed, per_million, NEAR)
-        })
+        let of = |kind: &Kind| {
+            World::new(*kind, delay, setting.0, setting.1).run(seed, per_million, NEAR)
+        };
+        kinds.iter().map(of).collect()
     };
     (0..SEEDS).map(run).collect()
 }
 
 /// Of one seed, each on a line of its own.
 fn kinds_at_once(
+    kinds: &[Kind],
     seed: u64,
     per_million: u32,
     delay: Duration,
     (bottleneck, algorithm): Setting,
-) -> [Run; KINDS.len()] {
-    let runs = KINDS.map(|kind| {
-        let world = World::new(kind, delay, bottleneck, algorithm);
+) -> Runs {
+    let start = |kind: &Kind| {
+        let world = World::new(*kind, delay, bottleneck, algorithm);
         let times = if bottleneck.is_some() { SLOW } else { FAR };
         thread::spawn(move || world.run(seed, per_million, times))
-    });
-    runs.map(|run| run.join().expect("a run"))
+    };
+    let runs: Vec<_> = kinds.iter().map(start).collect();
+    let end = |run: thread::JoinHandle<Run>| run.join().expect("a run");
+    runs.into_iter().map(end).collect()
 }
 
-fn at_once(per_million: u32, delay: Duration, setting: Setting) -> Vec<[Run; KINDS.len()]> {
-    let run = move |seed| kinds_at_once(seed, per_million, delay, setting);
+fn at_once(
+    kinds: &'static [Kind],
+    per_million: u32,
+    delay: Duration,
+    setting: Setting,
+) -> Vec<Runs> {
+    let run = move |seed| kinds_at_once(kinds, seed, per_million, delay, setting);
     let seeds: Vec<_> = (0..SEEDS)
         .map(|seed| thread::spawn(move || run(seed)))
         .collect();
@@ -185,19 +207,21 @@ fn at_once(per_million: u32, delay: Duration, setting: Setting) -> Vec<[Run; KIN
         .collect()
 }
 
-fn report(line: &str, share: &str, runs: &[[Run; KINDS.len()]]) {
-    for (at, kind) in KINDS.into_iter().enumerate() {
-        let all = |pick: &dyn Fn(&[Run; KINDS.len()]) -> f64| {
-            let mut all: Vec<f64> = runs.iter().map(pick).collect();
-            all.sort_by(f64::total_cmp);
-            all
-        };
-        let rates = all(&|seed| seed[at].mbps);
-        let ratios = all(&|seed| seed[at].mbps / seed[0].mbps);
-        let rtt = all(&|seed| seed[at].rtt_us);
-        let again = all(&|seed| seed[at].again);
+/// What `pick` takes of each seed's runs, in order.
+fn sorted(runs: &[Runs], pick: impl Fn(&[Run]) -> f64) -> Vec<f64> {
+    let mut all: Vec<f64> = runs.iter().map(|seed| pick(seed)).collect();
+    all.sort_by(f64::total_cmp);
+    all
+}
+
+fn report(line: &str, share: &str, kinds: &[Kind], runs: &[Runs]) {
+    for (at, kind) in kinds.iter().enumerate() {
+        let rates = sorted(runs, |seed| seed[at].mbps);
+        let ratios = sorted(runs, |seed| seed[at].mbps / seed[0].mbps);
+        let rtt = sorted(runs, |seed| seed[at].rtt_us);
+        let again = sorted(runs, |seed| seed[at].again);
         println!(
-            "{line:<6}{share:>6}  {:<16}{:>10.1}{:>8.2}{:>8.2}{:>8.2}{:>10.0}{:>9.2}%",
+            "{line:<6}{share:>6}  {:<18}{:>10.1}{:>8.2}{:>8.2}{:>8.2}{:>10.0}{:>9.2}%",
             kind.name(),
             median(&rates),
             median(&ratios),
@@ -211,31 +235,25 @@ fn report(line: &str, share: &str, runs: &[[Run; KINDS.len()]]) {
 
 /// The medians of a line and a share: what Linux's sender has, and the others'
 /// ratios to it.
-fn record(results: &Recorder, what: &str, runs: &[[Run; KINDS.len()]]) {
-    let of = |pick: &dyn Fn(&[Run; KINDS.len()]) -> f64| {
-        let mut all: Vec<f64> = runs.iter().map(pick).collect();
-        all.sort_by(f64::total_cmp);
-        median(&all)
-    };
-    for (at, kind) in KINDS.into_iter().enumerate() {
+fn record(results: &Recorder, what: &str, kinds: &[Kind], runs: &[Runs]) {
+    for (at, kind) in kinds.iter().enumerate() {
         let name = format!("loss: {}, {what}", kind.name());
-        let (rate, megabits) = (of(&|seed| seed[at].mbps), Unit::MegabitsPerSecond);
-        results.record(&name, rate, megabits, Bar::None);
+        let rate = median(&sorted(runs, |seed| seed[at].mbps));
+        results.record(&name, rate, Unit::MegabitsPerSecond, Bar::None);
         let bar = match kind {
-            Kind::Linux => continue,
             // Linux' BBR, of version 1, takes no loss for congestion, however many there are.
             Kind::Weir if what.ends_with("cubic") => Bar::AtLeast(0.9),
             Kind::Weir if what == "far, 1% lost, bbr" => Bar::AtLeast(0.9),
-            Kind::Weir | Kind::Receiver => Bar::None,
+            _ => Bar::None,
         };
-        let linux = KINDS[0].name();
-        let ratio = of(&|seed| seed[at].mbps / seed[0].mbps);
-        results.record(
-            &format!("{name} : {linux}"),
-            ratio,
-            Unit::RateOf(linux),
-            bar,
-        );
+        for (base, peer) in kinds[..at].iter().enumerate() {
+            // What our sender is worth without the wake-ups of its thread, too.
+            if base == 0 || *kind == Kind::Weir {
+                let ratio = median(&sorted(runs, |seed| seed[at].mbps / seed[base].mbps));
+                let name = format!("{name} : {}", peer.name());
+                results.record(&name, ratio, Unit::RateOf(peer.name()), bar);
+            }
+        }
     }
 }
 

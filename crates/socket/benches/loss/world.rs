@@ -32,6 +32,9 @@ const QUEUE: usize = 1 << 20;
 pub(crate) enum Kind {
     /// Linux to Linux.
     Linux,
+    /// As that, and a thread carries the frames between the sender and the line: each wake-up
+    /// that a stack in a thread has, this sender has as well.
+    LinuxBehindThread,
     /// weir to Linux.
     Weir,
     /// Linux to weir.
@@ -42,6 +45,7 @@ impl Kind {
     pub(crate) fn name(self) -> &'static str {
         match self {
             Kind::Linux => "Linux to Linux",
+            Kind::LinuxBehindThread => "Linux by a thread",
             Kind::Weir => "weir to Linux",
             Kind::Receiver => "Linux to weir",
         }
@@ -75,6 +79,8 @@ pub(crate) struct World {
     /// Of frames from the near end, and of those to it.
     lossy: [Lossy; 2],
     _line: DelayLine,
+    /// Of [`Kind::LinuxBehindThread`].
+    _thread: Option<DelayLine>,
     _middle: (Host, Tap),
     _lab: Lab,
 }
@@ -155,14 +161,21 @@ impl World {
         let lossy = [(&left, &right), (&right, &left)];
         let lossy = lossy.map(|(from, to)| Lossy::between(from, to).expect("a program"));
         let left_fd = left_tap.as_fd().try_clone_to_owned().expect("a descriptor");
+        let mut carrier = None;
         let (near, near_fd) = match kind {
-            Kind::Linux => {
+            Kind::Linux | Kind::LinuxBehindThread => {
                 let near = host("near");
                 let tap = near.run(|| Tap::open("tap0")).expect("a TAP interface");
                 let device = near.device("tap0").expect("it was just made");
                 device.up().expect("it goes up");
                 device.add_address(ip(NEAR), 24).expect("it takes one");
-                let fd = tap.as_fd().try_clone_to_owned().expect("a descriptor");
+                let mut fd = tap.as_fd().try_clone_to_owned().expect("a descriptor");
+                if kind == Kind::LinuxBehindThread {
+                    let (inner, outer) = pair().expect("a socket pair");
+                    let line = DelayLine::start([fd, inner], Duration::ZERO);
+                    carrier = Some(line.expect("a thread"));
+                    fd = outer;
+                }
                 (End::Linux(near), fd)
             }
             Kind::Weir | Kind::Receiver => {
@@ -179,6 +192,7 @@ impl World {
             far,
             lossy,
             _line: line,
+            _thread: carrier,
             _middle: (middle, left_tap),
             _lab: lab,
         }
