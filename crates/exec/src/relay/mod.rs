@@ -157,7 +157,7 @@ fn relay_datagrams(sock: Sock, udp: UdpSocket, is_plain: bool) -> Result<(OwnedF
     Ok((other, Item::Datagrams(datagrams)))
 }
 
-/// Whether another socket may be relayed, beside `others` that have a descriptor each.
+/// Whether another socket may be relayed, when `others` have a descriptor each besides.
 ///
 /// # Errors
 /// `ENFILE` if there are as many as there may be.
