@@ -18,7 +18,7 @@
 use crate::relay::protocol::{CLOSE, LEASE, TAKE};
 use crate::relay::{self, Child, Got};
 use crate::sock::Sock;
-use crate::{host, real, signals, table};
+use crate::{host, ready_sets, real, signals, table};
 use libc::{c_char, c_int, pid_t};
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -49,6 +49,7 @@ struct Fork {
     /// The parent's end and the child's.
     control: Option<(OwnedFd, OwnedFd)>,
     _gate: MutexGuard<'static, ()>,
+    sets: ready_sets::Held,
     _inside: signals::Inside,
 }
 
@@ -67,6 +68,7 @@ extern "C" fn before() {
         take_all(|_| true);
     }
     let gate = relay::hold();
+    ready_sets::end_all();
     let mut sockets = table::range(0, usize::MAX);
     sockets.retain(|(_, sock)| sock.is_live());
     let is_owner = sockets.iter().any(|(_, sock)| !sock.is_foreign());
@@ -77,6 +79,7 @@ extern "C" fn before() {
         sockets,
         control,
         _gate: gate,
+        sets: ready_sets::hold(),
         _inside: inside,
     }));
 }
@@ -116,8 +119,10 @@ extern "C" fn in_child() {
         sockets,
         control,
         _gate,
+        sets,
         _inside,
     } = fork;
+    sets.forget();
     SAID.store(false, Relaxed);
     let control = control.map(|(parents, childs)| {
         // Closed below, as all that is the parent's.

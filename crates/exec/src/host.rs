@@ -291,6 +291,11 @@ pub(crate) fn forget_owner() {
     }
 }
 
+/// Whether `io_uring_setup(2)` is refused.
+pub(crate) fn refuses_io_uring() -> bool {
+    settings().is_some_and(|settings| !settings.io_uring)
+}
+
 /// The host, if it runs.
 pub(crate) fn running() -> Option<Net> {
     let _inside = signals::enter();

@@ -49,6 +49,7 @@ mod host;
 mod options;
 mod own;
 mod ports;
+mod ready_sets;
 mod real;
 mod relay;
 mod seccomp;

@@ -132,6 +132,7 @@ real! {
         time: *const timespec,
         mask: *const libc::sigset_t,
     ) -> c_int;
+    fn epoll_create1(flags: c_int) -> c_int;
     fn epoll_wait(
         set: c_int,
         events: *mut libc::epoll_event,

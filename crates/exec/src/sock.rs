@@ -12,7 +12,7 @@
 
 use crate::options::Recorded;
 use crate::ports::Reserved;
-use crate::{real, signals, table};
+use crate::{ready_sets, real, signals, table};
 use libc::{c_int, epoll_event};
 use std::io;
 use std::net::{Shutdown, SocketAddr};
@@ -110,6 +110,8 @@ pub(crate) struct Sock {
     fds: Mutex<Vec<c_int>>,
     /// The epoll sets that the descriptors were added to.
     sets: Mutex<Vec<Member>>,
+    /// Whether the socket was put into the list of its epoll set ([`crate::ready_sets`]).
+    listed: AtomicBool,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -141,6 +143,7 @@ impl Sock {
             endpoint: RwLock::new(endpoint),
             fds: Mutex::default(),
             sets: Mutex::default(),
+            listed: AtomicBool::new(false),
         }
     }
 
@@ -267,6 +270,33 @@ impl Sock {
         sets.extend(event.map(|event| Member { set, fd, event }));
     }
 
+    /// The event for a descriptor in an epoll set.
+    pub(crate) fn place(&self, set: c_int, fd: c_int) -> Option<epoll_event> {
+        let sets = lock(&self.sets);
+        let mut places = sets.iter();
+        let place = places.find(|member| (member.set, member.fd) == (set, fd))?;
+        Some(place.event)
+    }
+
+    /// The epoll set, the descriptor and the event, if there is one of each.
+    pub(crate) fn only_place(&self) -> Option<(c_int, c_int, epoll_event)> {
+        if lock(&self.fds).len() != 1 {
+            return None;
+        }
+        match lock(&self.sets).as_slice() {
+            [member] => Some((member.set, member.fd, member.event)),
+            _ => None,
+        }
+    }
+
+    pub(crate) fn is_listed(&self) -> bool {
+        self.listed.load(Relaxed)
+    }
+
+    pub(crate) fn set_listed(&self, is_listed: bool) {
+        self.listed.store(is_listed, Relaxed);
+    }
+
     /// Whether the socket has moved onto a pair.
     pub(crate) fn has_moved(&self) -> bool {
         self.moved.load(Acquire)
@@ -291,6 +321,7 @@ impl Sock {
     /// # Errors
     /// If the system refuses it.
     pub(crate) fn hand_over(&self, end: &Arc<OwnedFd>) -> Result<(), c_int> {
+        ready_sets::leave(self);
         let before = self.endpoint();
         if !matches!(before, Endpoint::Foreign(_)) {
             for (name, receives) in [(libc::SO_RCVTIMEO, true), (libc::SO_SNDTIMEO, false)] {
@@ -384,6 +415,8 @@ impl Sock {
         self.live.store(true, Release);
         table::set_live(&fds);
         self.enter_sets_again();
+        drop(fds);
+        ready_sets::update(self);
         Ok(())
     }
 

@@ -9,7 +9,7 @@ use libc::c_int;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{
     AtomicPtr, AtomicU8, AtomicUsize,
-    Ordering::{Acquire, Relaxed, Release},
+    Ordering::{Acquire, Relaxed, Release, SeqCst},
 };
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
@@ -52,6 +52,12 @@ static END: AtomicUsize = AtomicUsize::new(0);
 
 /// Descriptors of epoll sets that sockets of weir are in, a bit each.
 static SETS: [AtomicU8; FDS_MAX / 8] = [const { AtomicU8::new(0) }; FDS_MAX / 8];
+
+/// Descriptors of epoll sets that were made by `epoll_create(2)` and that nothing but
+/// `epoll_wait(2)` has to do with, a bit each.
+static PLAIN_SETS: [AtomicU8; FDS_MAX / 8] = [const { AtomicU8::new(0) }; FDS_MAX / 8];
+/// One more than the largest number of these.
+static PLAIN_END: AtomicUsize = AtomicUsize::new(0);
 
 type Slot = Mutex<Option<Arc<Sock>>>;
 
@@ -131,6 +137,11 @@ fn taken(fd: c_int) -> Option<Arc<Sock>> {
         },
         _ => None,
     }
+}
+
+/// The socket of weir with this descriptor, unless it is leased.
+pub(crate) fn own(fd: c_int) -> Option<Arc<Sock>> {
+    if kind(fd) == LIVE { found(fd) } else { None }
 }
 
 /// The socket with this descriptor, which is of weir or may become so. A leased one as in
@@ -358,9 +369,9 @@ pub(crate) fn mark_set(fd: c_int, has: bool) {
     if let Some(at) = index(fd) {
         let bit = 1 << (at % 8);
         if has {
-            SETS[at / 8].fetch_or(bit, Relaxed);
+            SETS[at / 8].fetch_or(bit, SeqCst);
         } else {
-            SETS[at / 8].fetch_and(!bit, Relaxed);
+            SETS[at / 8].fetch_and(!bit, SeqCst);
         }
     }
 }
@@ -369,9 +380,37 @@ pub(crate) fn mark_set(fd: c_int, has: bool) {
 #[inline]
 pub(crate) fn is_set(fd: c_int) -> bool {
     match SETS.get(fd as usize / 8) {
-        Some(bits) => bits.load(Relaxed) >> (fd as usize % 8) & 1 != 0,
+        Some(bits) => bits.load(SeqCst) >> (fd as usize % 8) & 1 != 0,
         None => false,
     }
+}
+
+/// Records whether a descriptor is of an epoll set that only `epoll_wait(2)` waits for.
+pub(crate) fn mark_plain_set(fd: c_int, is_plain: bool) {
+    if let Some(at) = index(fd) {
+        let bit = 1 << (at % 8);
+        if is_plain {
+            PLAIN_END.fetch_max(at + 1, Relaxed);
+            PLAIN_SETS[at / 8].fetch_or(bit, SeqCst);
+        } else {
+            PLAIN_SETS[at / 8].fetch_and(!bit, SeqCst);
+        }
+    }
+}
+
+/// Whether a descriptor is of an epoll set that only `epoll_wait(2)` waits for.
+#[inline]
+pub(crate) fn is_plain_set(fd: c_int) -> bool {
+    match PLAIN_SETS.get(fd as usize / 8) {
+        Some(bits) => bits.load(SeqCst) >> (fd as usize % 8) & 1 != 0,
+        None => false,
+    }
+}
+
+/// The descriptors of epoll sets that only `epoll_wait(2)` waits for.
+pub(crate) fn plain_sets() -> Vec<c_int> {
+    let all = 0..PLAIN_END.load(Relaxed) as c_int;
+    all.filter(|fd| is_plain_set(*fd)).collect()
 }
 
 /// Marks a descriptor as this library's own.

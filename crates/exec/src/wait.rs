@@ -11,7 +11,7 @@ use std::ptr::null;
 use std::sync::PoisonError;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
-use weir_socket::Net;
+use weir_socket::{Net, ReadyList};
 
 /// The side of a socket that a call waits for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -105,6 +105,8 @@ impl<'a> Wait<'a> {
 
     /// As [`Wait::wait`]; `tries` says that an attempt follows.
     fn rest(&mut self, tries: bool) -> Result<(), c_int> {
+        // Another call may drive the net: then the kernel wakes this one.
+        crate::ready_sets::leave(self.sock);
         let receives = self.side == Side::Receive;
         let limit = self.sock.timeout(receives);
         let deadline = match (self.deadline, limit) {
@@ -138,7 +140,7 @@ impl<'a> Wait<'a> {
                         let mut wait = interruptible(self.interrupts, None);
                         result(stream.poll_to_read(&mut fds, deadline, &mut wait))
                     }
-                    None => drive(&net, &mut fds, deadline, self.interrupts, None),
+                    None => drive(&net, None, &mut fds, deadline, self.interrupts, None),
                 };
                 driven.map(|()| fds[0].revents().contains(PollFlags::ERR))
             })?;
@@ -161,20 +163,24 @@ impl<'a> Wait<'a> {
 }
 
 /// Waits for descriptors and drives the host meanwhile ([`Net::poll`]), with the signal mask
-/// `mask` if it is given. `interrupts` is the number of the thread's interruptions when its call
+/// `mask` if it is given, and until a connection is in `list`. `interrupts` is the number of the thread's interruptions when its call
 /// began.
 ///
 /// # Errors
 /// `EINTR` after a signal.
 pub(crate) fn drive<'a>(
     net: &'a Net,
+    list: Option<&ReadyList>,
     fds: &mut Vec<PollFd<'a>>,
     deadline: Option<Instant>,
     interrupts: u64,
     mask: Option<&libc::sigset_t>,
 ) -> Result<(), Errno> {
     let mut wait = interruptible(interrupts, mask);
-    result(net.poll(fds, deadline, &mut wait))
+    result(match list {
+        Some(list) => net.poll_listed(list, fds, deadline, &mut wait),
+        None => net.poll(fds, deadline, &mut wait),
+    })
 }
 
 fn result(polled: io::Result<()>) -> Result<(), Errno> {

@@ -69,7 +69,7 @@ pub mod tokio;
 mod udp;
 
 pub use errno::icmp_error_number;
-pub use net::{Builder, Events, Net, NetStats, PollWait};
+pub use net::{Builder, Events, Net, NetStats, PollWait, ReadyList};
 pub use plan::{
     Device, HostPlan, LinkPlan, SocketCall, SocketProtocol, SocketRule, status_folders,
 };

@@ -9,7 +9,7 @@ use std::io::{self, Read, Write};
 use std::thread;
 use std::time::{Duration, Instant};
 use weir_lab::wait;
-use weir_socket::{Net, TcpListener, TcpStream};
+use weir_socket::{Net, ReadyList, TcpListener, TcpStream};
 
 /// Where the other net listens.
 const THERE: &str = "192.0.2.2:7";
@@ -154,4 +154,78 @@ fn a_read_that_polls_takes_bytes_past_the_descriptor() {
     assert_eq!(stream.read(&mut bytes[1..]).unwrap(), 2);
     assert_eq!(&bytes, b"abc");
     assert!(!shows_readable(&awaited));
+}
+
+/// A readable connection is in its list, and its descriptor does not show it; the end is shown. When the
+/// list ends, or another thread drives the net, the descriptors show everything.
+#[test]
+fn a_list_has_the_readable_connections() {
+    wait::limit_this_test();
+    let (here, there) = nets();
+    let listener = TcpListener::bind(&there, THERE).unwrap();
+    let open = |number: u64, list: &ReadyList| {
+        let client = TcpStream::connect(&here, THERE).unwrap();
+        let (server, _) = listener.accept().unwrap();
+        client.set_nonblocking(true).unwrap();
+        let is_in = client.list_in(Some((list, number))).unwrap();
+        (client, server, is_in)
+    };
+    let is_shown = |stream: &TcpStream, flags| {
+        let fd = stream.ready_fd().unwrap();
+        let mut fds = [PollFd::from_borrowed_fd(fd, flags)];
+        let now = Timespec {
+            tv_sec: 0,
+            tv_nsec: 0,
+        };
+        poll(&mut fds, Some(&now)).unwrap() > 0
+    };
+    let taken = |list: &ReadyList| {
+        let deadline = Some(Instant::now() + Duration::from_secs(20));
+        let mut numbers = Vec::new();
+        while numbers.is_empty() {
+            assert!(
+                deadline.is_none_or(|at| Instant::now() < at),
+                "the list is empty"
+            );
+            let mut wait = |fds: &mut [PollFd<'_>], time: Option<&Timespec>| poll(fds, time);
+            here.poll_listed(list, &mut Vec::new(), deadline, &mut wait)
+                .unwrap();
+            list.take(&mut numbers);
+        }
+        numbers
+    };
+    let list = ReadyList::new();
+    let (one, mut peer, is_in) = open(7, &list);
+    assert!(is_in);
+    peer.write_all(b"ab").unwrap();
+    assert_eq!(taken(&list), [7]);
+    assert_eq!(one.is_listed_ready(), Some(true));
+    assert!(!is_shown(&one, PollFlags::IN));
+    let mut bytes = [0; 1];
+    (&one).read_exact(&mut bytes).unwrap();
+    assert_eq!(one.is_listed_ready(), Some(true), "a byte is left");
+    (&one).read_exact(&mut bytes).unwrap();
+    assert_eq!(one.is_listed_ready(), None);
+    assert!(list.is_empty());
+
+    // Another thread's call brings the bytes: this one is woken.
+    let (two, mut other_peer, _) = open(8, &list);
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            thread::sleep(Duration::from_millis(20));
+            other_peer.write_all(b"c").unwrap();
+            (&one).write_all(b"d").unwrap();
+        });
+        assert_eq!(taken(&list), [8]);
+    });
+
+    here.end_ready_list(&list);
+    assert!(list.is_ended() && is_shown(&two, PollFlags::IN));
+    let (three, _peer, is_in) = open(9, &list);
+    assert!(!is_in && !is_shown(&three, PollFlags::IN));
+
+    let list = ReadyList::new();
+    let (four, peer, _) = open(10, &list);
+    drop(peer);
+    wait::until("the end", || is_shown(&four, PollFlags::IN));
 }

@@ -20,6 +20,8 @@ mod live;
 mod names;
 #[path = "exec/random.rs"]
 mod random;
+#[path = "exec/sets.rs"]
+mod sets;
 #[path = "exec/shared.rs"]
 mod shared;
 #[path = "common/tap.rs"]

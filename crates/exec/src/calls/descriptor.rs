@@ -2,6 +2,7 @@
 
 use super::{answer, length};
 use crate::host;
+use crate::ready_sets;
 use crate::relay;
 use crate::signals;
 use crate::sock::{Endpoint, MOVED, Sock};
@@ -26,9 +27,7 @@ pub unsafe extern "C" fn close(fd: c_int) -> c_int {
         }
         table::unhide(fd);
     }
-    if table::is_set(fd) {
-        table::mark_set(fd, false);
-    }
+    forget_set(fd);
     // A leased socket ends here without being taken.
     let Some(sock) = table::remove(fd) else {
         stats::kernels(Call::Close);
@@ -42,6 +41,15 @@ pub unsafe extern "C" fn close(fd: c_int) -> c_int {
     // Only now, since it may send.
     drop(sock);
     closed
+}
+
+/// Forgets an epoll set whose descriptor is closed.
+#[inline]
+fn forget_set(fd: c_int) {
+    if table::is_set(fd) || table::is_plain_set(fd) {
+        ready_sets::close(fd);
+        table::mark_set(fd, false);
+    }
 }
 
 /// Whether the library itself closes a descriptor, in a call or on one of its threads.
@@ -94,6 +102,9 @@ pub unsafe extern "C" fn close_range(first: c_uint, last: c_uint, flags: c_int) 
     for fd in table::relays(first as usize, last as usize) {
         table::forget_relay(fd);
     }
+    let sets = table::plain_sets().into_iter();
+    sets.filter(|fd| (first..=last).contains(&(*fd as c_uint)))
+        .for_each(forget_set);
     let mut done = 0;
     let mut start = first;
     // The pieces between the library's own descriptors.
@@ -124,6 +135,9 @@ pub unsafe extern "C" fn closefrom(first: c_int) {
 
 /// Enters `new`, a copy of the descriptor `fd`.
 fn copied(fd: c_int, sock: Option<Arc<Sock>>, new: c_int) -> c_int {
+    if table::is_plain_set(fd) {
+        ready_sets::end(fd);
+    }
     if sock.is_none() && new >= 0 && table::is_relay(fd) {
         table::mark_relay(new, table::is_datagrams(fd));
         table::set_opening(new, table::is_opening(fd));
@@ -132,6 +146,7 @@ fn copied(fd: c_int, sock: Option<Arc<Sock>>, new: c_int) -> c_int {
         return new;
     };
     if table::insert(new, &sock) {
+        ready_sets::update(&sock);
         return new;
     }
     // SAFETY: the descriptor is the new one.
@@ -191,7 +206,11 @@ pub unsafe extern "C" fn dup3(fd: c_int, to: c_int, flags: c_int) -> c_int {
         None
     };
     // SAFETY: the caller's promises.
-    let new = copied(fd, sock, unsafe { real::dup3(fd, to, flags) });
+    let new = unsafe { real::dup3(fd, to, flags) };
+    if new >= 0 && fd != to {
+        forget_set(to);
+    }
+    let new = copied(fd, sock, new);
     drop(replaced);
     new
 }
@@ -358,6 +377,9 @@ pub unsafe extern "C" fn epoll_ctl(
 ) -> c_int {
     let sock = table::any(fd);
     count(Call::Epoll, sock.is_some());
+    if table::is_plain_set(fd) {
+        ready_sets::end(fd);
+    }
     // SAFETY: the caller's promises.
     let done = unsafe { real::epoll_ctl(set, how, fd, event) };
     if done == 0 && sock.is_some() {
@@ -371,6 +393,7 @@ pub unsafe extern "C" fn epoll_ctl(
             _ => Some(unsafe { event.read_unaligned() }),
         };
         sock.note_set(set, fd, event);
+        ready_sets::update(&sock);
     }
     done
 }

@@ -8,7 +8,7 @@ use crate::relay::datagram_calls;
 use crate::signals;
 use crate::sock::{Endpoint, MOVED, Sock};
 use crate::stats::{self, Call};
-use crate::{address, host, real, relay, table};
+use crate::{address, host, ready_sets, real, relay, table};
 use libc::{c_int, c_uint, mmsghdr, msghdr, ssize_t, timespec};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -194,6 +194,9 @@ unsafe fn passed(message: *const msghdr) -> Vec<c_int> {
 unsafe fn may_pass(message: *const msghdr) -> bool {
     // SAFETY: the caller's promise.
     let fds = unsafe { passed(message) };
+    for set in fds.iter().filter(|fd| table::is_plain_set(**fd)) {
+        ready_sets::end(*set);
+    }
     let sockets = fds.into_iter().filter_map(table::live);
     let mut moved = sockets.map(|sock| relay::convert(&sock).is_ok());
     moved.all(|is_moved| is_moved)

@@ -4,14 +4,17 @@
 //! A call that none of weir's sockets takes part in goes straight to the kernel.
 
 use super::answer;
-use crate::host::running;
+use crate::host::{self, running};
+use crate::ready_sets::{self, ReadySet, Waiting};
 use crate::signals;
 use crate::wait::drive;
 use crate::{real, table};
 use libc::{c_int, epoll_event, fd_set, nfds_t, pollfd, sigset_t, timespec, timeval};
 use rustix::event::{PollFd, PollFlags};
 use std::os::fd::BorrowedFd;
+use std::ptr::null;
 use std::slice::from_raw_parts;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 use weir_socket::Net;
 
@@ -35,10 +38,15 @@ unsafe fn wait_of(time: *const timespec) -> Option<Option<Duration>> {
     let Some(time) = (unsafe { time.as_ref() }) else {
         return Some(None);
     };
+    let wait = duration(time)?;
+    (!wait.is_zero()).then_some(Some(wait))
+}
+
+/// A time; `None` if it is not valid.
+fn duration(time: &timespec) -> Option<Duration> {
     let seconds = u64::try_from(time.tv_sec).ok()?;
     let ns = u32::try_from(time.tv_nsec).ok()?;
-    let wait = (ns < 1_000_000_000).then(|| Duration::new(seconds, ns))?;
-    (!wait.is_zero()).then_some(Some(wait))
+    (ns < 1_000_000_000).then(|| Duration::new(seconds, ns))
 }
 
 /// Drives the host for these descriptors, and then asks the kernel without waiting, until it has
@@ -50,6 +58,18 @@ fn until(
     mask: Option<&sigset_t>,
     mut ask: impl FnMut() -> c_int,
 ) -> c_int {
+    until_listed(net, fds, deadline, mask, &|| None, &mut ask)
+}
+
+/// As [`until`], and drives also until a connection is in the list of `ready`.
+fn until_listed(
+    net: &Net,
+    fds: &[pollfd],
+    deadline: Option<Instant>,
+    mask: Option<&sigset_t>,
+    ready: &dyn Fn() -> Option<Arc<ReadySet>>,
+    ask: &mut dyn FnMut() -> c_int,
+) -> c_int {
     let interrupts = signals::interrupts();
     let open = fds.iter().filter(|fd| fd.fd >= 0);
     let mut waits: Vec<PollFd<'_>> = open
@@ -60,7 +80,9 @@ fn until(
         })
         .collect();
     loop {
-        let driven = drive(net, &mut waits, deadline, interrupts, mask);
+        let ready = ready();
+        let list = ready.as_ref().map(|ready| ready.list());
+        let driven = drive(net, list, &mut waits, deadline, interrupts, mask);
         if let Err(error) = driven {
             return answer(Err(error.raw_os_error()));
         }
@@ -148,6 +170,22 @@ pub unsafe extern "C" fn __ppoll_chk(
     unsafe { ppoll(fds, count, time, mask) }
 }
 
+/// Whether a socket of weir, or a set of some, has this descriptor. From now on the kernel reports all
+/// about it.
+fn is_ours(fd: c_int) -> bool {
+    if table::is_plain_set(fd) {
+        ready_sets::end(fd);
+    }
+    if !table::is_live(fd) {
+        return table::is_set(fd);
+    }
+    if let Some(sock) = table::own(fd) {
+        let _inside = signals::enter();
+        ready_sets::leave(&sock);
+    }
+    true
+}
+
 /// The host and the descriptors of a poll that a socket of weir takes part in.
 ///
 /// # Safety
@@ -158,13 +196,40 @@ unsafe fn polled(fds: *const pollfd, count: nfds_t) -> Option<(Net, Vec<pollfd>)
     }
     // SAFETY: the caller's promise.
     let all = unsafe { from_raw_parts(fds, count as usize) };
-    let is_ours = |fd: &pollfd| table::is_live(fd.fd) || table::is_set(fd.fd);
+    let is_ours = |fd: &pollfd| is_ours(fd.fd);
     // All of them are asked, since a leased socket is taken by that.
     if all.iter().filter(|fd| is_ours(fd)).count() == 0 {
         return None;
     }
     let _inside = signals::enter();
     Some((running()?, all.to_vec()))
+}
+
+/// `epoll_create(2)`.
+///
+/// # Safety
+/// As `epoll_create(2)`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn epoll_create(size: c_int) -> c_int {
+    if size <= 0 {
+        return answer(Err(libc::EINVAL));
+    }
+    // SAFETY: the call takes a number.
+    unsafe { epoll_create1(0) }
+}
+
+/// `epoll_create1(2)`.
+///
+/// # Safety
+/// As `epoll_create1(2)`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn epoll_create1(flags: c_int) -> c_int {
+    // SAFETY: the call takes a number.
+    let set = unsafe { real::epoll_create1(flags) };
+    if set >= 0 && host::is_configured() {
+        table::mark_plain_set(set, true);
+    }
+    set
 }
 
 /// `epoll_wait(2)`.
@@ -178,12 +243,14 @@ pub unsafe extern "C" fn epoll_wait(
     most: c_int,
     time_ms: c_int,
 ) -> c_int {
+    let waits = Waiting::begin(set);
     if !table::is_set(set) {
         // SAFETY: the caller's promises.
         return unsafe { real::epoll_wait(set, events, most, time_ms) };
     }
+    let wait = u64::try_from(time_ms).ok().map(Duration::from_millis);
     // SAFETY: the caller's promises.
-    unsafe { epoll_pwait(set, events, most, time_ms, std::ptr::null()) }
+    unsafe { wait_for(waits, set, (events, most), wait, null()) }
 }
 
 /// `epoll_pwait(2)`.
@@ -198,12 +265,85 @@ pub unsafe extern "C" fn epoll_pwait(
     time_ms: c_int,
     mask: *const sigset_t,
 ) -> c_int {
-    let drives = table::is_set(set) && time_ms != 0 && most > 0;
-    let Some(net) = drives.then(running).flatten() else {
+    let waits = Waiting::begin(set);
+    if !table::is_set(set) {
         // SAFETY: the caller's promises.
         return unsafe { real::epoll_pwait(set, events, most, time_ms, mask) };
+    }
+    let wait = u64::try_from(time_ms).ok().map(Duration::from_millis);
+    // SAFETY: the caller's promises.
+    unsafe { wait_for(waits, set, (events, most), wait, mask) }
+}
+
+/// `epoll_pwait2(2)`.
+///
+/// # Safety
+/// As `epoll_pwait2(2)`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn epoll_pwait2(
+    set: c_int,
+    events: *mut epoll_event,
+    most: c_int,
+    time: *const timespec,
+    mask: *const sigset_t,
+) -> c_int {
+    let waits = Waiting::begin(set);
+    // SAFETY: the caller's promises.
+    let time_ref = unsafe { time.as_ref() };
+    let wait = match time_ref {
+        None => Some(None),
+        Some(time) => duration(time).map(Some),
+    };
+    match wait {
+        Some(wait) if table::is_set(set) => {
+            // SAFETY: the caller's promises.
+            unsafe { wait_for(waits, set, (events, most), wait, mask) }
+        }
+        // SAFETY: the caller's promises; the last number is the length of the kernel's mask.
+        _ => unsafe {
+            let kernels = libc::SYS_epoll_pwait2;
+            libc::syscall(kernels, set, events, most, time, mask, 8_usize) as c_int
+        },
+    }
+}
+
+/// Waits for a set that sockets of weir are in.
+///
+/// # Safety
+/// As `epoll_pwait(2)`.
+unsafe fn wait_for(
+    waits: Waiting,
+    set: c_int,
+    (events, most): (*mut epoll_event, c_int),
+    wait: Option<Duration>,
+    mask: *const sigset_t,
+) -> c_int {
+    let is_short = wait == Some(Duration::ZERO);
+    let Some(net) = (most > 0).then(running).flatten() else {
+        let ms = wait.map_or(-1, |wait| {
+            c_int::try_from(wait.as_millis()).unwrap_or(c_int::MAX)
+        });
+        // SAFETY: the caller's promises.
+        return unsafe { real::epoll_pwait(set, events, most, ms, mask) };
     };
     let _inside = signals::enter();
+    let ready = || ready_sets::of(set);
+    // The mask counts in a wait.
+    let now = if is_short { mask } else { null() };
+    let mut ask = || match ready() {
+        // SAFETY: the caller's promises.
+        Some(ready) => unsafe { ready.ask(set, events, most, now) },
+        // SAFETY: the caller's promises.
+        None => unsafe { real::epoll_pwait(set, events, most, 0, now) },
+    };
+    let listed = ready();
+    if is_short || listed.as_ref().is_some_and(|ready| ready.is_pending()) {
+        let count = ask();
+        if is_short || count != 0 {
+            return count;
+        }
+    }
+    let _waits = listed.is_none().then_some(waits);
     let one = pollfd {
         fd: set,
         events: libc::POLLIN,
@@ -211,9 +351,8 @@ pub unsafe extern "C" fn epoll_pwait(
     };
     // SAFETY: the caller's promises.
     let mask = unsafe { mask.as_ref() };
-    // SAFETY: the caller's promises.
-    let ask = || unsafe { real::epoll_wait(set, events, most, 0) };
-    until(&net, &[one], deadline_ms(time_ms), mask, ask)
+    let deadline = wait.and_then(|wait| Instant::now().checked_add(wait));
+    until_listed(&net, &[one], deadline, mask, &ready, &mut ask)
 }
 
 /// `select(2)`.
@@ -307,11 +446,12 @@ unsafe fn selected(count: c_int, sets: [*mut fd_set; 3]) -> Option<(Net, Vec<pol
         let chosen = chosen.filter(|(set, _)| unsafe { has(*set, fd as usize) });
         chosen.fold(0, |events, (_, kind)| events | kind)
     };
-    let is_ours = |fd: &c_int| table::is_live(*fd) || table::is_set(*fd);
-    let chosen = (0..count).filter(|fd| table::is_known(*fd) || table::is_set(*fd));
+    let is_known =
+        |fd: &c_int| table::is_known(*fd) || table::is_set(*fd) || table::is_plain_set(*fd);
+    let chosen = (0..count).filter(is_known);
     let chosen = chosen.filter(|fd| events(*fd) != 0);
     // All of them are asked, since a leased socket is taken by that.
-    if chosen.filter(is_ours).count() == 0 {
+    if chosen.filter(|fd| is_ours(*fd)).count() == 0 {
         return None;
     }
     let all = (0..count).map(|fd| pollfd {

@@ -36,6 +36,7 @@ use crate::link::Link;
 pub use driver::PollWait;
 use driver::{StackDriver, unlock, wait};
 use rustix::event::PollFd;
+pub use sock::ready_list::ReadyList;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -237,7 +238,31 @@ impl Net {
         deadline: Option<Instant>,
         wait: &mut PollWait<'_>,
     ) -> std::io::Result<()> {
-        Ok(self.first().poll(None, fds, deadline, wait)?)
+        Ok(self.first().poll(None, None, fds, deadline, wait)?)
+    }
+
+    /// As [`Net::poll`], and also until a connection is in this list, from which the application then
+    /// takes it.
+    ///
+    /// The list ends if another call drives the net, since the kernel alone wakes this one then.
+    ///
+    /// # Errors
+    /// As [`Net::poll`].
+    pub fn poll_listed<'a>(
+        &'a self,
+        list: &ReadyList,
+        fds: &mut Vec<PollFd<'a>>,
+        deadline: Option<Instant>,
+        wait: &mut PollWait<'_>,
+    ) -> std::io::Result<()> {
+        Ok(self.first().poll(None, Some(list), fds, deadline, wait)?)
+    }
+
+    /// Ends a list of readable connections: their descriptors show everything again.
+    pub fn end_ready_list(&self, list: &ReadyList) {
+        let mut state = self.first().lock();
+        state.end_list(list);
+        self.first().finish(state);
     }
 
     /// Whether all links are gone, so that no frame can arrive or leave any more.

@@ -3,7 +3,7 @@
 use super::TcpSocket;
 use super::socket::first;
 use crate::errno;
-use crate::net::{Id, Interest, Net, NetState, Operation, PollWait, SocketInner, waits};
+use crate::net::{Id, Interest, Net, NetState, Operation, PollWait, ReadyList, SocketInner, waits};
 use rustix::event::PollFd;
 use rustix::io::Errno;
 use std::io::{self, IoSlice, Read, Write};
@@ -131,6 +131,22 @@ impl TcpStream {
         wait: &mut PollWait<'_>,
     ) -> io::Result<()> {
         self.core.poll_to(Interest::Read, fds, deadline, wait)
+    }
+
+    /// Puts the connection into a list of readable ones, by a number that says which it is, or into
+    /// none. Its descriptor does not show then that bytes have arrived. Returns whether it is in the
+    /// list: a host of several stacks has none, nor is an ended list used.
+    ///
+    /// # Errors
+    /// As [`TcpStream::ready_fd`].
+    pub fn list_in(&self, list: Option<(&ReadyList, u64)>) -> io::Result<bool> {
+        self.core.list_in(list)
+    }
+
+    /// Whether bytes have arrived of which only the list of readable connections knows; then whether
+    /// the connection is writable.
+    pub fn is_listed_ready(&self) -> Option<bool> {
+        self.core.look(|state| state.is_listed_ready(self.core.id))
     }
 
     /// Succeeds if bytes, or the end, can be read.

@@ -130,6 +130,11 @@ impl<Name: Copy + PartialEq> Leadership<Name> {
         matches!(self.leader, Leader::Call | Leader::Poll)
     }
 
+    /// Whether a call leads that waits for descriptors.
+    pub(in crate::net) fn is_led_by_poll(&self) -> bool {
+        self.leader == Leader::Poll
+    }
+
     /// Whether neither side waits for the links, because calls follow each other.
     pub(in crate::net) fn is_between_calls(&self) -> bool {
         matches!(self.leader, Leader::BetweenCalls { .. })

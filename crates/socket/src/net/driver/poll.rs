@@ -15,6 +15,7 @@
 use super::{Leading, StackDriver, unlock};
 use crate::net::driver::state::{Id, NetState};
 use crate::net::sock::readiness::Interest;
+use crate::net::sock::ready_list::ReadyList;
 use rustix::event::{PollFd, PollFlags, Timespec};
 use std::sync::MutexGuard;
 use std::time::{Duration, Instant};
@@ -30,16 +31,20 @@ fn left(deadline: Option<Instant>) -> Option<Duration> {
 
 impl StackDriver {
     /// See [`Net::poll`](crate::Net::poll). A call that waits for a socket and then carries out what
-    /// it waits for gives that as `awaited`.
+    /// it waits for gives that as `awaited`; one that takes readable sockets from a list gives that.
     pub(in crate::net) fn poll<'a>(
         &'a self,
         awaited: Option<(Id, Interest)>,
+        list: Option<&ReadyList>,
         fds: &mut Vec<PollFd<'a>>,
         deadline: Option<Instant>,
         wait: &mut PollWait<'_>,
     ) -> rustix::io::Result<()> {
         let mut state = self.lock();
         if !state.begin_poll() {
+            if let Some(list) = list {
+                state.end_list(list);
+            }
             self.hand_over(&mut state);
             unlock(state);
             // The driver makes the descriptors ready.
@@ -48,7 +53,11 @@ impl StackDriver {
         }
         let leading = Leading(self);
         let own = fds.len();
-        let (polled, mut state) = self.poll_and_drive(state, awaited, fds, deadline, wait);
+        let (polled, mut state) = if list.is_some_and(|list| !list.is_empty()) {
+            (Ok(()), state)
+        } else {
+            self.poll_and_drive(state, awaited, fds, deadline, wait)
+        };
         fds.truncate(own);
         std::mem::forget(leading);
         let rouse = state.leadership.end_poll(self.now_ns());

@@ -6,6 +6,7 @@ use crate::net::io::links::{LinkSlot, Links};
 use crate::net::shards::shard_io::ShardIo;
 use crate::net::sock::readiness::{Interest, Readiness, SocketWaiters, Waiters};
 use crate::net::sock::ready_fd::Hide;
+use crate::net::sock::ready_list::ReadyList;
 use rustix::io::Errno;
 use rustix::net::SocketType;
 use std::collections::HashMap;
@@ -432,11 +433,52 @@ impl NetState {
         let is_taken = self.awaited.is_some_and(takes);
         if let Some(watch) = self.socket_waiters.get_mut(&id) {
             if !is_taken {
-                watch.show(readiness);
+                let is_listed = watch.show(readiness);
                 self.fd_changes += 1;
+                // The list does not end the poll's wait, unlike a descriptor.
+                self.wakes |= is_listed && self.leadership.is_led_by_poll();
             }
             watch.notify(readiness, &mut self.tasks);
         }
+    }
+
+    /// Puts a socket that has a descriptor into a list by a number, or into none. Returns whether it
+    /// is in the list: a host of several stacks has none, nor is an ended list used.
+    pub(in crate::net) fn list_in(&mut self, id: Id, list: Option<(&ReadyList, u64)>) -> bool {
+        let has_one = self.shard_io.is_none() && !self.failed;
+        let list = list.filter(|(list, _)| has_one && !list.is_ended());
+        let readiness = self.readiness(id);
+        let Some(watch) = self.socket_waiters.get_mut(&id) else {
+            return false;
+        };
+        let Some(ready) = &mut watch.ready else {
+            return false;
+        };
+        ready.list_in(list);
+        if watch.show(readiness) && self.leadership.is_led_by_poll() {
+            self.wakes = true;
+        }
+        self.fd_changes += 1;
+        list.is_some()
+    }
+
+    /// Ends a list: the descriptors of its sockets show everything again.
+    pub(in crate::net) fn end_list(&mut self, list: &ReadyList) {
+        list.end();
+        let is_in = |watch: &SocketWaiters| {
+            let ready = watch.ready.as_ref();
+            ready.is_some_and(|ready| ready.is_listed_in(list))
+        };
+        let listed = self.socket_waiters.iter().filter(|(_, watch)| is_in(watch));
+        for id in listed.map(|(id, _)| *id).collect::<Vec<_>>() {
+            self.list_in(id, None);
+        }
+    }
+
+    /// Whether a socket is readable by its list alone; then whether it is writable.
+    pub(crate) fn is_listed_ready(&self, id: Id) -> Option<bool> {
+        let watch = self.socket_waiters.get(&id)?;
+        watch.ready.as_ref()?.is_listed_ready()
     }
 
     /// Makes the waiting readers of a socket try again.

@@ -1,6 +1,7 @@
 //! [`SocketInner`]: the base of all sockets, and how their calls wait.
 
 use super::readiness::Interest;
+use super::ready_list::ReadyList;
 use crate::net::driver::{PollWait, StackDriver};
 use crate::net::{Id, Net, NetState};
 use rustix::event::PollFd;
@@ -317,7 +318,17 @@ impl SocketInner {
         wait: &mut PollWait<'_>,
     ) -> io::Result<()> {
         let awaited = Some((self.id, side));
-        Ok(self.shared().poll(awaited, fds, deadline, wait)?)
+        Ok(self.shared().poll(awaited, None, fds, deadline, wait)?)
+    }
+
+    /// Puts the socket into a list by a number, or into none; returns whether it is in the list.
+    pub(crate) fn list_in(&self, list: Option<(&ReadyList, u64)>) -> io::Result<bool> {
+        self.ready_fd()?;
+        let shared = self.shared();
+        let mut state = shared.lock();
+        let is_in = state.list_in(self.id, list);
+        shared.finish(state);
+        Ok(is_in)
     }
 
     /// The readiness descriptor, for `poll` and `epoll`.

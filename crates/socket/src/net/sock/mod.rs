@@ -3,4 +3,5 @@
 pub(super) mod inner;
 pub(super) mod readiness;
 pub(super) mod ready_fd;
+pub(super) mod ready_list;
 pub(super) mod sharded;

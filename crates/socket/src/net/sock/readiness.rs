@@ -155,14 +155,13 @@ impl SocketWaiters {
         self.ready.is_some() || self.shared_fd.is_some()
     }
 
-    /// Gives the descriptor this readiness.
-    pub(crate) fn show(&mut self, readiness: Readiness) {
-        if let Some(ready) = &mut self.ready {
-            ready.set(readiness);
-        }
+    /// Gives the descriptor this readiness; returns whether the socket's list got the socket.
+    pub(crate) fn show(&mut self, readiness: Readiness) -> bool {
         if let Some((joint, part)) = &self.shared_fd {
             joint.set(*part, readiness);
         }
+        let ready = self.ready.as_mut();
+        ready.is_some_and(|ready| ready.set(readiness))
     }
 
     /// Notifies threads, and adds the tasks to be woken to `tasks`.

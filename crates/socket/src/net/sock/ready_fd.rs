@@ -18,6 +18,7 @@
 //! `select`, `epoll` and `io_uring` alike.
 
 use super::readiness::Readiness;
+use super::ready_list::{Listed, ReadyList};
 use rustix::io::Errno;
 use rustix::net::sockopt::{set_socket_send_buffer_size, socket_error};
 use rustix::net::{
@@ -48,6 +49,8 @@ pub(crate) struct ReadyFd {
     is_ended: bool,
     is_over: bool,
     is_erroneous: bool,
+    /// The list that shows that the socket is readable, in place of the descriptor.
+    listed: Option<Listed>,
 }
 
 impl ReadyFd {
@@ -68,6 +71,7 @@ impl ReadyFd {
             is_ended: false,
             is_over: false,
             is_erroneous: false,
+            listed: None,
         })
     }
 
@@ -81,8 +85,52 @@ impl ReadyFd {
         let _ = socket_error(&self.fd);
     }
 
-    /// Gives the descriptor this readiness.
-    pub(crate) fn set(&mut self, now: Readiness) {
+    /// Puts the socket into this list, by this number, or into none.
+    pub(crate) fn list_in(&mut self, list: Option<(&ReadyList, u64)>) {
+        self.listed = list.map(|(list, number)| Listed {
+            list: list.clone(),
+            number,
+            is_ready: false,
+        });
+    }
+
+    /// Whether the socket is in this list.
+    pub(crate) fn is_listed_in(&self, list: &ReadyList) -> bool {
+        let listed = self.listed.as_ref();
+        listed.is_some_and(|listed| listed.list.is_same(list))
+    }
+
+    /// Whether the socket is readable by its list alone; then whether it is writable.
+    pub(crate) fn is_listed_ready(&self) -> Option<bool> {
+        let is_ready = self.listed.as_ref().is_some_and(|listed| listed.is_ready);
+        is_ready.then_some(self.is_writable)
+    }
+
+    /// Whether the socket's list, and not the descriptor, shows that the socket is readable; and
+    /// whether the list got the socket now.
+    fn show_in_list(&mut self, now: Readiness) -> (bool, bool) {
+        let Some(listed) = &mut self.listed else {
+            return (false, false);
+        };
+        let is_shown = self.is_readable || now.ended || now.over || now.failed;
+        let is_ready = now.readable && !is_shown;
+        let is_new = is_ready && !listed.is_ready;
+        listed.is_ready = is_ready;
+        if is_new {
+            listed.list.push(listed.number);
+        }
+        (is_ready, is_new)
+    }
+
+    /// Gives the descriptor this readiness; returns whether the socket's list got the socket.
+    pub(crate) fn set(&mut self, mut now: Readiness) -> bool {
+        let (by_list, is_new) = self.show_in_list(now);
+        now.readable &= !by_list;
+        self.show(now);
+        is_new
+    }
+
+    fn show(&mut self, now: Readiness) {
         let Some(other) = &self.other else {
             return;
         };

@@ -1,0 +1,284 @@
+//! Epoll sets whose readable connections this library knows by itself.
+//!
+//! The kernel learns by two system calls that a connection of weir is readable, and that it is not
+//! any more: when bytes arrive and when they are read. A program that waits for a set by `epoll_wait(2)`
+//! asks this library anyway. So a connection that is in one set, by one descriptor, is in the set's
+//! [`ReadyList`] instead; the rest of its events, and all other descriptors, the kernel reports.
+//!
+//! Only a set that `epoll_create(2)` has made in this process has a list. The list ends, and the kernel
+//! reports everything, as soon as something else may wait for the set: a thread that waits already when
+//! a first connection comes, or while another call drives the host; `poll(2)` on the set, a set of sets,
+//! a copy of the set's descriptor, a fork. `poll(2)` on a connection takes that one out of its list.
+
+use crate::sock::Sock;
+use crate::{host, real, signals, table};
+use libc::{c_int, epoll_event};
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU16, Ordering::SeqCst};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use weir_socket::ReadyList;
+
+/// The events that say that a connection is readable, and writable.
+const READABLE: u32 = (libc::EPOLLIN | libc::EPOLLRDNORM) as u32;
+const WRITABLE: u32 = (libc::EPOLLOUT | libc::EPOLLWRNORM) as u32;
+/// What the kernel does with an event that it reports: it must report that one itself.
+const BY_KERNEL: u32 = (libc::EPOLLONESHOT | libc::EPOLLEXCLUSIVE) as u32;
+
+/// The readable connections of an epoll set.
+#[derive(Default)]
+pub(crate) struct ReadySet {
+    list: ReadyList,
+    /// Descriptors that were reported level-triggered: they are looked at again. And the last one that
+    /// was reported.
+    again: Mutex<(Vec<u64>, u64)>,
+}
+
+type Sets = HashMap<c_int, Arc<ReadySet>>;
+
+static SETS: Mutex<Option<Sets>> = Mutex::new(None);
+
+/// Threads that wait for a set and do not ask for a list.
+static WAITING: [AtomicU16; table::FDS_MAX] = [const { AtomicU16::new(0) }; table::FDS_MAX];
+
+fn sets() -> MutexGuard<'static, Option<Sets>> {
+    SETS.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A thread's wait for a set, for which the kernel must report everything.
+pub(crate) struct Waiting(Option<&'static AtomicU16>);
+
+impl Waiting {
+    /// To be called before the thread looks for a list.
+    #[inline]
+    pub(crate) fn begin(set: c_int) -> Waiting {
+        let count = table::is_plain_set(set).then(|| &WAITING[set as usize]);
+        if let Some(count) = count {
+            count.fetch_add(1, SeqCst);
+        }
+        Waiting(count)
+    }
+}
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        if let Some(count) = self.0 {
+            count.fetch_sub(1, SeqCst);
+        }
+    }
+}
+
+/// The readable connections of this set, unless the kernel reports all of them.
+pub(crate) fn of(set: c_int) -> Option<Arc<ReadySet>> {
+    let ready = Arc::clone(sets().as_ref()?.get(&set)?);
+    (!ready.list.is_ended()).then_some(ready)
+}
+
+/// The list of a set for another connection; `None` if it has none.
+fn list_of(set: c_int) -> Option<Arc<ReadySet>> {
+    if !table::is_plain_set(set) {
+        return None;
+    }
+    let ready = {
+        let mut sets = sets();
+        Arc::clone(sets.get_or_insert_default().entry(set).or_default())
+    };
+    // A thread that comes now finds the list.
+    if WAITING[set as usize].load(SeqCst) > 0 {
+        end(set);
+    }
+    Some(ready)
+}
+
+/// Has the kernel report all of a set from now on.
+#[cold]
+pub(crate) fn end(set: c_int) {
+    let _inside = signals::enter();
+    table::mark_plain_set(set, false);
+    let ready = sets().as_ref().and_then(|all| all.get(&set).cloned());
+    if let (Some(ready), Some(net)) = (ready, host::running()) {
+        net.end_ready_list(&ready.list);
+    }
+}
+
+/// Forgets a set whose descriptor is closed.
+#[cold]
+pub(crate) fn close(set: c_int) {
+    end(set);
+    let _inside = signals::enter();
+    let forgotten = sets().as_mut().and_then(|all| all.remove(&set));
+    drop(forgotten);
+}
+
+/// Ends the lists of all sets, before a fork: both processes have them.
+pub(crate) fn end_all() {
+    table::plain_sets().into_iter().for_each(end);
+}
+
+/// The sets as they are, held over a fork.
+pub(crate) struct Held(MutexGuard<'static, Option<Sets>>);
+
+pub(crate) fn hold() -> Held {
+    Held(sets())
+}
+
+impl Held {
+    /// Forgets the sets, in the child.
+    pub(crate) fn forget(mut self) {
+        // Its parent's threads may have had locks that dropping would wait for.
+        std::mem::forget(self.0.take());
+    }
+}
+
+/// Puts a connection into the list of its set, if it can be there, or takes it out of it. To be called
+/// when its descriptors or its places in sets have changed.
+pub(crate) fn update(sock: &Sock) {
+    let Ok(stream) = sock.stream() else {
+        return;
+    };
+    let place = sock.only_place().filter(|(_, _, event)| {
+        let is_kernels = event.events & BY_KERNEL != 0;
+        !is_kernels && host::refuses_io_uring()
+    });
+    let ready = place.and_then(|(set, fd, _)| Some((list_of(set)?, fd as u64)));
+    if ready.is_none() && !sock.is_listed() {
+        return;
+    }
+    let list = ready.as_ref().map(|(ready, fd)| (&ready.list, *fd));
+    let is_in = stream.list_in(list).unwrap_or(false);
+    sock.set_listed(is_in);
+}
+
+/// Has the kernel report all events of a connection until its place in a set changes.
+#[inline]
+pub(crate) fn leave(sock: &Sock) {
+    if sock.is_listed() {
+        leave_list(sock);
+    }
+}
+
+#[cold]
+fn leave_list(sock: &Sock) {
+    if let Ok(stream) = sock.stream() {
+        let _ = stream.list_in(None);
+    }
+    sock.set_listed(false);
+}
+
+impl ReadySet {
+    pub(crate) fn list(&self) -> &ReadyList {
+        &self.list
+    }
+
+    /// Whether connections may be readable.
+    pub(crate) fn is_pending(&self) -> bool {
+        let again = self.again.lock().unwrap_or_else(PoisonError::into_inner);
+        !again.0.is_empty() || !self.list.is_empty()
+    }
+
+    /// The connections of `set` that are readable, `most` at most.
+    pub(crate) fn report(&self, set: c_int, most: usize) -> Vec<epoll_event> {
+        let mut again = self.again.lock().unwrap_or_else(PoisonError::into_inner);
+        let (numbers, last) = &mut *again;
+        self.list.take(numbers);
+        // Each once, and in turn, though there may be more than the program takes.
+        numbers.sort_unstable();
+        numbers.dedup();
+        let middle = numbers.partition_point(|number| number <= last);
+        numbers.rotate_left(middle);
+        let mut events = Vec::new();
+        numbers.retain(|number| {
+            if events.len() == most {
+                return true;
+            }
+            let Some((event, is_edge)) = readable(set, *number as c_int) else {
+                return false;
+            };
+            events.push(event);
+            *last = *number;
+            !is_edge
+        });
+        events
+    }
+
+    /// `epoll_pwait(2)` without waiting.
+    ///
+    /// # Safety
+    /// As `epoll_pwait(2)`.
+    pub(crate) unsafe fn ask(
+        &self,
+        set: c_int,
+        events: *mut epoll_event,
+        most: c_int,
+        mask: *const libc::sigset_t,
+    ) -> c_int {
+        let ours = self.report(set, most as usize);
+        let room = most - ours.len() as c_int;
+        if room == 0 {
+            // SAFETY: the caller's promise.
+            return unsafe { fill(events, &ours) };
+        }
+        // SAFETY: the caller's promise; the events are those behind ours.
+        let count = unsafe { real::epoll_pwait(set, events.add(ours.len()), room, 0, mask) };
+        if ours.is_empty() || count <= 0 {
+            // SAFETY: the caller's promise.
+            return if ours.is_empty() {
+                count
+            } else {
+                unsafe { fill(events, &ours) }
+            };
+        }
+        let count = count as usize;
+        // SAFETY: the kernel has written as many.
+        let kernels = (0..count).map(|at| unsafe { events.add(ours.len() + at).read_unaligned() });
+        let kernels = kernels.collect();
+        let all = joined(ours, kernels);
+        // SAFETY: there are not more than before.
+        unsafe { fill(events, &all) }
+    }
+}
+
+/// # Safety
+/// `to` has room for the events.
+unsafe fn fill(to: *mut epoll_event, events: &[epoll_event]) -> c_int {
+    for (at, event) in events.iter().enumerate() {
+        // SAFETY: the caller's promise.
+        unsafe { to.add(at).write_unaligned(*event) };
+    }
+    events.len() as c_int
+}
+
+/// All events, one for each descriptor: a program that has handled one may have freed what the next
+/// one names. The program's own word says which descriptor it is.
+fn joined(ours: Vec<epoll_event>, kernels: Vec<epoll_event>) -> Vec<epoll_event> {
+    let places = ours.iter().enumerate().map(|(at, event)| (event.u64, at));
+    let places: HashMap<u64, usize> = places.collect();
+    let mut all = ours;
+    for event in kernels {
+        match places.get(&{ event.u64 }) {
+            Some(at) => all[*at].events |= event.events,
+            None => all.push(event),
+        }
+    }
+    all
+}
+
+/// The event of a descriptor of `set`, and whether it is edge-triggered, if its connection is readable
+/// and the kernel does not know.
+fn readable(set: c_int, fd: c_int) -> Option<(epoll_event, bool)> {
+    let sock = table::own(fd)?;
+    let wanted = sock.place(set, fd)?;
+    let is_writable = sock.stream().ok()?.is_listed_ready()?;
+    let ready = if is_writable {
+        READABLE | WRITABLE
+    } else {
+        READABLE
+    };
+    let events = wanted.events & ready;
+    let is_edge = wanted.events & libc::EPOLLET as u32 != 0;
+    // `epoll_ctl(2)` puts a connection into the list again.
+    let event = epoll_event {
+        events,
+        u64: wanted.u64,
+    };
+    (events & READABLE != 0).then_some((event, is_edge))
+}
