@@ -107,6 +107,10 @@ pub(crate) fn close(set: c_int) {
     let _inside = signals::enter();
     let forgotten = sets().as_mut().and_then(|all| all.remove(&set));
     drop(forgotten);
+    // Its number may be another set's soon.
+    for (_, sock) in table::range(0, usize::MAX) {
+        sock.forget_set(set);
+    }
 }
 
 /// Ends the lists of all sets, before a fork: both processes have them.
@@ -169,12 +173,6 @@ impl ReadySet {
         &self.list
     }
 
-    /// Whether connections may be readable.
-    pub(crate) fn is_pending(&self) -> bool {
-        let again = self.again.lock().unwrap_or_else(PoisonError::into_inner);
-        !again.0.is_empty() || !self.list.is_empty()
-    }
-
     /// The connections of `set` that are readable, `most` at most.
     pub(crate) fn report(&self, set: c_int, most: usize) -> Vec<epoll_event> {
         let mut again = self.again.lock().unwrap_or_else(PoisonError::into_inner);
@@ -212,29 +210,38 @@ impl ReadySet {
         mask: *const libc::sigset_t,
     ) -> c_int {
         let ours = self.report(set, most as usize);
-        let room = most - ours.len() as c_int;
-        if room == 0 {
-            // SAFETY: the caller's promise.
-            return unsafe { fill(events, &ours) };
-        }
-        // SAFETY: the caller's promise; the events are those behind ours.
-        let count = unsafe { real::epoll_pwait(set, events.add(ours.len()), room, 0, mask) };
-        if ours.is_empty() || count <= 0 {
-            // SAFETY: the caller's promise.
-            return if ours.is_empty() {
-                count
-            } else {
-                unsafe { fill(events, &ours) }
-            };
-        }
-        let count = count as usize;
-        // SAFETY: the kernel has written as many.
-        let kernels = (0..count).map(|at| unsafe { events.add(ours.len() + at).read_unaligned() });
-        let kernels = kernels.collect();
-        let all = joined(ours, kernels);
-        // SAFETY: there are not more than before.
-        unsafe { fill(events, &all) }
+        // SAFETY: the caller's promise.
+        unsafe { ask_kernel(set, events, most, mask, ours) }
     }
+}
+
+/// `epoll_pwait(2)` without waiting, with these events of this library beside the kernel's.
+///
+/// # Safety
+/// As `epoll_pwait(2)`; there are `most` events at most.
+pub(crate) unsafe fn ask_kernel(
+    set: c_int,
+    events: *mut epoll_event,
+    most: c_int,
+    mask: *const libc::sigset_t,
+    ours: Vec<epoll_event>,
+) -> c_int {
+    let room = most - ours.len() as c_int;
+    let count = match room {
+        0 => 0,
+        // SAFETY: the caller's promise; the events are those behind ours.
+        _ => unsafe { real::epoll_pwait(set, events.add(ours.len()), room, 0, mask) },
+    };
+    if ours.is_empty() {
+        return count;
+    }
+    let kernels = 0..usize::try_from(count).unwrap_or(0);
+    // SAFETY: the kernel has written as many.
+    let kernels = kernels.map(|at| unsafe { events.add(ours.len() + at).read_unaligned() });
+    let kernels = kernels.collect();
+    let all = joined(ours, kernels);
+    // SAFETY: there are not more than before.
+    unsafe { fill(events, &all) }
 }
 
 /// # Safety

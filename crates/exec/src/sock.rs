@@ -270,6 +270,11 @@ impl Sock {
         sets.extend(event.map(|event| Member { set, fd, event }));
     }
 
+    /// Forgets the places in an epoll set that is closed.
+    pub(crate) fn forget_set(&self, set: c_int) {
+        lock(&self.sets).retain(|member| member.set != set);
+    }
+
     /// The event for a descriptor in an epoll set.
     pub(crate) fn place(&self, set: c_int, fd: c_int) -> Option<epoll_event> {
         let sets = lock(&self.sets);

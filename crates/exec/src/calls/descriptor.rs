@@ -46,9 +46,12 @@ pub unsafe extern "C" fn close(fd: c_int) -> c_int {
 /// Forgets an epoll set whose descriptor is closed.
 #[inline]
 fn forget_set(fd: c_int) {
-    if table::is_set(fd) || table::is_plain_set(fd) {
-        ready_sets::close(fd);
+    if table::is_set(fd) {
         table::mark_set(fd, false);
+        ready_sets::close(fd);
+    }
+    if table::is_plain_set(fd) {
+        table::mark_plain_set(fd, false);
     }
 }
 

@@ -336,12 +336,16 @@ unsafe fn wait_for(
         // SAFETY: the caller's promises.
         None => unsafe { real::epoll_pwait(set, events, most, 0, now) },
     };
+    if is_short {
+        return ask();
+    }
     let listed = ready();
-    if is_short || listed.as_ref().is_some_and(|ready| ready.is_pending()) {
-        let count = ask();
-        if is_short || count != 0 {
-            return count;
-        }
+    let ours = listed
+        .as_ref()
+        .map(|ready| ready.report(set, most as usize));
+    if let Some(ours) = ours.filter(|ours| !ours.is_empty()) {
+        // SAFETY: the caller's promises.
+        return unsafe { ready_sets::ask_kernel(set, events, most, null(), ours) };
     }
     let _waits = listed.is_none().then_some(waits);
     let one = pollfd {
