@@ -62,7 +62,12 @@ impl<'f> Batch<'f> {
 pub struct Output {
     pub(crate) sent: Vec<Sent>,
     pub(crate) stage: u8,
+    /// Memory of frames that stages made, for a stage that makes more.
+    pub(crate) spent: Vec<Vec<u8>>,
 }
+
+/// Number of frames whose memory is kept for stages, at most.
+const SPENT_MAX: usize = 256;
 
 /// A frame that a stage sends or releases; the stages behind it get it next.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -110,6 +115,13 @@ impl Output {
     /// Drops a frame that was held.
     pub fn drop(&mut self, direction: crate::Direction, ticket: Ticket, reason: &'static str) {
         self.push(direction, SentFrame::Dropped(ticket, reason));
+    }
+
+    /// Takes back the memory of a frame that a stage made and that was sent.
+    pub fn recycle(&mut self, frame: Vec<u8>) {
+        if self.spent.len() < SPENT_MAX {
+            self.spent.push(frame);
+        }
     }
 
     /// The frames that were sent so far, in order.

@@ -278,6 +278,11 @@ impl Chain {
         self.output.take()
     }
 
+    /// Takes back the memory of a frame that a stage made and that was sent.
+    pub fn recycle(&mut self, frame: Vec<u8>) {
+        self.output.recycle(frame);
+    }
+
     /// Informs the stages of an entry that it was last used at `used`; returns
     /// whether it still holds.
     pub fn used(&mut self, entry: &Composed, used: u64) -> bool {

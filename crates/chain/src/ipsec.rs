@@ -14,9 +14,9 @@ use crate::packet::Packet;
 use crate::reload::RELOAD_INTERVAL;
 use crate::stage::Stage;
 use std::collections::VecDeque;
-use weir_esp::{Config, ConfigError, Gateway, Inward, Outward};
+use weir_esp::{Config, ConfigError, Gateway, Inner, Inward, Outward};
 use weir_wire::EtherType;
-use weir_wire::field::read_u16;
+use weir_wire::field::{read_u16, write};
 
 /// Packets of an SPI that is not known yet, at most; the oldest one gives way.
 const WAITING_MAX: usize = 256;
@@ -53,7 +53,7 @@ impl Ipsec {
     /// If the configuration contradicts itself.
     pub fn new(config: &Config, reload: Reload, seed: u64) -> Result<Ipsec, ConfigError> {
         Ok(Ipsec {
-            gateway: Gateway::new(config, 0, seed)?,
+            gateway: Gateway::new(config, 0, seed)?.with_headroom(ETHERNET),
             reload,
             reloads: 0,
             reloads_refused: 0,
@@ -101,7 +101,7 @@ impl Ipsec {
     /// Tries the packets that wait, in order.
     fn try_waiting(&mut self, now: u64, output: &mut Output) {
         for (came, mut packet) in std::mem::take(&mut self.waiting) {
-            match self.gateway.inward(now, &mut packet) {
+            match self.gateway.inward(now, &mut packet).into_owned(&packet) {
                 Inward::Opened(inner) => output.send(Direction::Inward, frame(&inner)),
                 Inward::NoSa(_) => self.waiting.push_back((came, packet)),
                 _ => self.waited_in_vain += 1,
@@ -133,6 +133,13 @@ fn frame(packet: &[u8]) -> Vec<u8> {
     frame
 }
 
+/// Makes the packet behind the headroom a frame, as [`frame`] does.
+fn framed(mut sealed: Vec<u8>) -> Vec<u8> {
+    let kind = layers::ether_type(&sealed[ETHERNET..]);
+    write(&mut sealed, ETHERNET - 2, &kind.0.to_be_bytes());
+    sealed
+}
+
 /// The offset of the IP header, or the outcome of a frame without one: of
 /// others, only ARP may pass.
 fn ip(packet: &Packet<'_>) -> Result<usize, Option<&'static str>> {
@@ -153,6 +160,8 @@ impl Stage for Ipsec {
     }
 
     fn outward(&mut self, now: u64, batch: &mut Batch<'_>, output: &mut Output) {
+        let spent = output.spent.drain(..);
+        spent.for_each(|frame| self.gateway.recycle(frame));
         for packet in batch.packets() {
             let at = match ip(packet) {
                 Ok(at) => at,
@@ -166,7 +175,8 @@ impl Stage for Ipsec {
             match packet.raw(|bytes| gateway.outward(now, &mut bytes[at..])) {
                 Outward::Pass => {}
                 Outward::Protected(sealed) => {
-                    sealed.iter().for_each(|packet| output.route(frame(packet)));
+                    let frames = sealed.into_iter().map(framed);
+                    frames.for_each(|frame| output.route(frame));
                     packet.consume();
                 }
                 Outward::Drop(reason, error) => {
@@ -191,7 +201,8 @@ impl Stage for Ipsec {
             };
             match packet.raw(|bytes| self.enter(now, &mut bytes[at..])) {
                 Inward::Pass => {}
-                Inward::Opened(inner) => {
+                Inward::Opened(Inner::InPlace(len)) => packet.keep(at, len),
+                Inward::Opened(Inner::Own(inner)) => {
                     let mut opened = frame(&inner);
                     opened[..12].copy_from_slice(&packet.bytes()[..12]);
                     packet.replace(opened);

@@ -14,7 +14,7 @@
 
 use crate::edits::{Edits, Routed};
 use crate::flow::{Direction, Flow};
-use crate::layers::{Fragment, Layers};
+use crate::layers::{self, ETHERNET, Fragment, Layers};
 use crate::{STAGES_MAX, edits};
 use std::cell::Cell;
 use std::net::IpAddr;
@@ -502,6 +502,22 @@ impl<'f> Packet<'f> {
             return self.drop("too-long");
         }
         self.bytes = Bytes::Own(frame);
+        self.layers = Layers::of(self.view());
+    }
+
+    /// Keeps of the frame the Ethernet addresses, and the IP packet of `len` bytes that
+    /// begins at `at`, behind an Ethernet header without tags. A frame in the caller's
+    /// memory stays there.
+    pub(crate) fn keep(&mut self, at: usize, len: usize) {
+        self.trace.is_cacheable.set(false);
+        let bytes = self.view_mut();
+        let kind = layers::ether_type(&bytes[at..at + len]);
+        if at != ETHERNET {
+            bytes.copy_within(at..at + len, ETHERNET);
+        }
+        write(bytes, ETHERNET - 2, &kind.0.to_be_bytes());
+        let (bytes, _) = self.take_parts();
+        self.bytes = bytes.truncated(ETHERNET + len);
         self.layers = Layers::of(self.view());
     }
 

@@ -156,9 +156,13 @@ impl Cipher {
     /// is right. If it is not, the bytes are undefined.
     #[inline]
     pub(crate) fn open(&self, iv: [u8; IV], aad: &[u8], text: &mut [u8]) -> bool {
-        self.key
-            .open_in_place(self.nonce(iv), Aad::from(aad), text)
-            .is_ok()
+        // `open_in_place` would move the text to where it is.
+        text.split_last_chunk_mut::<ICV>()
+            .is_some_and(|(text, icv)| {
+                let key = &self.key;
+                key.open_in_place_separate_tag(self.nonce(iv), Aad::from(aad), icv, text)
+                    .is_ok()
+            })
     }
 }
 

@@ -25,13 +25,23 @@ pub enum Outward {
     Drop(&'static str, Option<Vec<u8>>),
 }
 
-/// The outcome of a packet that enters.
+/// A packet that was in an ESP packet.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Inward {
+pub enum Inner {
+    /// The first bytes, this many, of the memory of the packet that carried it.
+    InPlace(usize),
+    /// Bytes of its own: the packet that carried it came in fragments.
+    Own(Vec<u8>),
+}
+
+/// The outcome of a packet that enters. An opened packet is where it was, or, as
+/// [`into_owned`](Inward::into_owned) has it, in bytes of its own.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Inward<T = Inner> {
     /// It goes on as it is.
     Pass,
     /// This packet goes on in its place.
-    Opened(Vec<u8>),
+    Opened(T),
     /// It was for the gateway itself: a keepalive, or a dummy packet (RFC 4303
     /// §2.6).
     Consumed,
@@ -40,6 +50,21 @@ pub enum Inward {
     /// It is dropped, as no SA has its SPI: the packet as it came, or this one, which
     /// was made whole of fragments.
     NoSa(Option<Vec<u8>>),
+}
+
+impl Inward {
+    /// With an opened packet in bytes of its own; `packet` is the memory of the
+    /// packet that entered.
+    pub fn into_owned(self, packet: &[u8]) -> Inward<Vec<u8>> {
+        match self {
+            Inward::Pass => Inward::Pass,
+            Inward::Opened(Inner::InPlace(len)) => Inward::Opened(packet[..len].to_vec()),
+            Inward::Opened(Inner::Own(bytes)) => Inward::Opened(bytes),
+            Inward::Consumed => Inward::Consumed,
+            Inward::Drop(reason) => Inward::Drop(reason),
+            Inward::NoSa(whole) => Inward::NoSa(whole),
+        }
+    }
 }
 
 /// The counts of a gateway, beside drops.
@@ -150,7 +175,14 @@ pub struct Gateway {
     counters: Counters,
     seed: u64,
     is_negotiated: bool,
+    /// Bytes before each ESP packet that is made.
+    headroom: usize,
+    /// Memory of ESP packets that were sent.
+    spare: Vec<Vec<u8>>,
 }
+
+/// Number of ESP packets whose memory is kept for further ones, at most.
+const SPARE_MAX: usize = 256;
 
 impl Gateway {
     /// A gateway of this configuration. `seed` is a random number that peers
@@ -186,6 +218,8 @@ impl Gateway {
             },
             seed,
             is_negotiated: config.is_negotiated,
+            headroom: 0,
+            spare: Vec::new(),
         };
         for sa in &config.sas {
             let wrong = || ConfigError::whole("a key has another length than its algorithm's");
@@ -255,6 +289,8 @@ impl Gateway {
             ..self.counters
         };
         new.limit = self.limit;
+        new.headroom = self.headroom;
+        new.spare = std::mem::take(&mut self.spare);
         *self = new;
         Ok(())
     }
@@ -284,6 +320,21 @@ impl Gateway {
     /// Whether the SAs are of a key exchange; see [`Config::is_negotiated`].
     pub fn is_negotiated(&self) -> bool {
         self.is_negotiated
+    }
+
+    /// Leaves this many bytes, of value 0, before each ESP packet that is made: for
+    /// the header of the link.
+    #[must_use]
+    pub fn with_headroom(mut self, bytes: usize) -> Gateway {
+        self.headroom = bytes;
+        self
+    }
+
+    /// Takes back the memory of an ESP packet that was sent.
+    pub fn recycle(&mut self, packet: Vec<u8>) {
+        if self.spare.len() < SPARE_MAX {
+            self.spare.push(packet);
+        }
     }
 
     /// The counts.
@@ -406,16 +457,20 @@ impl Gateway {
             return Outward::Drop("no-outbound-sa", None);
         };
         let mut sealed = Vec::with_capacity(packets.len());
+        let headroom = self.headroom;
         for packet in packets {
+            let mut out = self.spare.pop().unwrap_or_default();
+            out.clear();
             let made = match side.tunnel.mode {
                 Mode::Tunnel => {
                     let next = if headers.is_v6 { 41 } else { 4 };
                     let outer_len = side.tunnel.outer_len();
-                    let mut out = Vec::with_capacity(outer_len + packet.len() + 64);
-                    out.resize(outer_len, 0);
+                    out.reserve(headroom + outer_len + packet.len() + 64);
+                    out.resize(headroom + outer_len, 0);
                     let made = sa.seal(now, packet, next, &mut out);
                     made.map(|()| {
-                        side.tunnel.outer(Some(headers), side.id, &mut out);
+                        let outer = &mut out[headroom..];
+                        side.tunnel.outer(Some(headers), side.id, outer);
                         out
                     })
                 }
@@ -423,12 +478,12 @@ impl Gateway {
                     if let Some(reason) = no_transport(&side.tunnel, headers) {
                         return Outward::Drop(reason, None);
                     }
-                    let header = &packet[..headers.payload];
-                    let mut out = header.to_vec();
+                    out.resize(headroom, 0);
+                    out.extend_from_slice(&packet[..headers.payload]);
                     let payload = headers.payload(packet);
                     let made = sa.seal(now, payload, headers.protocol.0, &mut out);
                     made.map(|()| {
-                        state_payload(&mut out, ESP);
+                        state_payload(&mut out[headroom..], ESP);
                         out
                     })
                 }
@@ -447,8 +502,8 @@ impl Gateway {
         Outward::Protected(sealed)
     }
 
-    /// Processes a packet that enters, from the IP header on. Its bytes are
-    /// undefined afterwards, unless it passes or has no SA.
+    /// Processes a packet that enters, from the IP header on. Unless it passes or has
+    /// no SA, its bytes are undefined afterwards, but for those of an opened packet.
     pub fn inward(&mut self, now: u64, packet: &mut [u8]) -> Inward {
         let Some(headers) = Headers::of(packet) else {
             return Inward::Drop("malformed");
@@ -468,7 +523,11 @@ impl Gateway {
                     return Inward::Drop("malformed");
                 };
                 match self.whole_inward(now, &headers, &mut whole) {
-                    Inward::Pass => Inward::Opened(whole),
+                    Inward::Pass => Inward::Opened(Inner::Own(whole)),
+                    Inward::Opened(Inner::InPlace(len)) => {
+                        whole.truncate(len);
+                        Inward::Opened(Inner::Own(whole))
+                    }
                     Inward::NoSa(_) => Inward::NoSa(Some(whole)),
                     other => other,
                 }
@@ -530,10 +589,10 @@ impl Gateway {
                 }
             };
             return match self.open(now, headers, packet, at) {
-                Ok(Some(inner)) => {
+                Ok(Some(len)) => {
                     self.counters.opened += 1;
-                    self.counters.opened_bytes += inner.len() as u64;
-                    Inward::Opened(inner)
+                    self.counters.opened_bytes += len as u64;
+                    Inward::Opened(Inner::InPlace(len))
                 }
                 Ok(None) => {
                     self.counters.dummies += 1;
@@ -583,13 +642,15 @@ impl Gateway {
         }
     }
 
+    /// Moves the packet in the ESP packet at `at` to the front, and returns its length;
+    /// `None` of a dummy packet.
     fn open(
         &mut self,
         now: u64,
         outer: &Headers,
         packet: &mut [u8],
         at: usize,
-    ) -> Result<Option<Vec<u8>>, NotOpened> {
+    ) -> Result<Option<usize>, NotOpened> {
         let end = esp_end(outer, packet, at);
         if end - at < 8 {
             return Err("esp-malformed".into());
@@ -602,47 +663,49 @@ impl Gateway {
         if !tunnel.is_here(outer, packet) || tunnel.udp.is_some() != is_udp {
             return Err(NotOpened::NoSa);
         }
-        let (before, esp) = packet[..end].split_at_mut(at);
+        let opened = inbound.sa.open(now, &mut packet[at..end]);
         let Opened {
             payload,
             next_header,
-        } = inbound.sa.open(now, esp).map_err(|error| error.name())?;
+        } = opened.map_err(|error| error.name())?;
         if next_header == Protocol::IPV6_NO_NEXT_HEADER.0 {
             return Ok(None);
         }
-        let payload = &esp[payload];
-        let mut inner = match tunnel.mode {
-            Mode::Tunnel => match (next_header, payload.first().map(|byte| byte >> 4)) {
-                (4, Some(4)) | (41, Some(6)) => payload.to_vec(),
-                _ => return Err("next-header".into()),
-            },
+        let payload = at + payload.start..at + payload.end;
+        let inner = match tunnel.mode {
+            Mode::Tunnel => {
+                let version = packet[payload.clone()].first().map(|byte| byte >> 4);
+                match (next_header, version) {
+                    (4, Some(4)) | (41, Some(6)) => {}
+                    _ => return Err("next-header".into()),
+                }
+                let len = payload.len();
+                packet.copy_within(payload, 0);
+                &mut packet[..len]
+            }
             Mode::Transport => {
                 if (outer.src, outer.dst) != (tunnel.remote, tunnel.local) {
                     return Err("transport-address".into());
                 }
-                let mut whole = before.to_vec();
-                whole.extend_from_slice(payload);
-                state_payload(&mut whole, Protocol(next_header));
+                let len = at + payload.len();
+                packet.copy_within(payload, at);
+                let whole = &mut packet[..len];
+                state_payload(whole, Protocol(next_header));
                 whole
             }
         };
-        let headers = Headers::of(&inner).ok_or("inner-malformed")?;
+        let headers = Headers::of(inner).ok_or("inner-malformed")?;
         // What follows the packet is traffic flow confidentiality padding.
-        inner.truncate(headers.len);
-        match self
-            .policies
-            .decide(now, Direction::In, &headers, &mut inner)
-        {
+        let inner = &mut inner[..headers.len];
+        match self.policies.decide(now, Direction::In, &headers, inner) {
             Decision::By(Action::Protect(wanted)) if wanted == number => {}
             Decision::UnknownFragment => return Err("fragment-unknown".into()),
             _ => return Err("policy-mismatch".into()),
         }
-        if tunnel.mode == Mode::Tunnel
-            && !decapsulate_ecn(outer.traffic_class, &mut inner, &headers)
-        {
+        if tunnel.mode == Mode::Tunnel && !decapsulate_ecn(outer.traffic_class, inner, &headers) {
             return Err("congestion".into());
         }
-        Ok(Some(inner))
+        Ok(Some(headers.len))
     }
 
     /// The keepalives that are due (RFC 3948 §4).

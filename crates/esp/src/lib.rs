@@ -54,4 +54,4 @@ pub mod vici;
 pub mod xfrm;
 
 pub use config::{Config, ConfigError};
-pub use gateway::{Counters, Gateway, Inward, Outward};
+pub use gateway::{Counters, Gateway, Inner, Inward, Outward};

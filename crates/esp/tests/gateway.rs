@@ -607,7 +607,7 @@ fn dummies_and_padding_for_confidentiality_are_ignored() {
         sa.seal(0, payload, next, &mut esp).unwrap();
         let len = esp.len() as u16;
         esp[2..4].copy_from_slice(&len.to_be_bytes());
-        b.inward(0, &mut esp)
+        opened(&mut b, 0, &esp)
     };
     let inner = plain(b"short");
     let padded = [&inner[..], &[0xaa; 300]].concat();

@@ -3,7 +3,7 @@
 
 mod common;
 
-use common::{ENDS, Spec, bytes, config, key, packet, sealed};
+use common::{ENDS, Spec, bytes, config, key, opened, packet, sealed};
 use serde_json::json;
 use std::fs;
 use std::io::Write;
@@ -153,8 +153,7 @@ fn scapy_opens_what_we_seal_and_we_open_what_scapy_seals() {
                 hex(&inner),
                 "scapy opened, {what}"
             );
-            let mut esp = answers.next().unwrap();
-            let opened = gateway.inward(0, &mut esp);
+            let opened = opened(&mut gateway, 0, &answers.next().unwrap());
             assert_eq!(opened, Inward::Opened(inner), "scapy sealed, {what}");
         }
     }

@@ -156,8 +156,9 @@ pub(crate) fn sealed(gateway: &mut Gateway, now: u64, packet: &[u8]) -> Vec<u8> 
 }
 
 /// What enters.
-pub(crate) fn opened(gateway: &mut Gateway, now: u64, packet: &[u8]) -> Inward {
-    gateway.inward(now, &mut packet.to_vec())
+pub(crate) fn opened(gateway: &mut Gateway, now: u64, packet: &[u8]) -> Inward<Vec<u8>> {
+    let mut packet = packet.to_vec();
+    gateway.inward(now, &mut packet).into_owned(&packet)
 }
 
 /// The sequence number and use of the SA in a direction with this SPI.

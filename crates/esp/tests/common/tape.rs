@@ -143,7 +143,10 @@ fn step(
                 let place = usize::from(tape.word()?) % packet.len();
                 packet[place] ^= tape.byte()? | 1;
             }
-            if let Inward::Opened(inner) = gateways[which].inward(*now, &mut packet) {
+            if let Inward::Opened(inner) = gateways[which]
+                .inward(*now, &mut packet)
+                .into_owned(&packet)
+            {
                 *opened += 1;
                 assert!(inner.len() >= 20);
             }

@@ -442,8 +442,8 @@ impl LiveChain {
         {
             self.stages.chain.poll(now);
         }
-        for from in self.stages.chain.take_sent() {
-            self.resume(router, now, &from, &mut send);
+        for mut from in self.stages.chain.take_sent() {
+            self.resume(router, now, &mut from, &mut send);
         }
         while let Some((stage, line)) = self.stages.chain.next_line() {
             (self.stages.log)(stage, &line);
@@ -499,12 +499,12 @@ impl LiveChain {
         &mut self,
         router: &mut Router,
         now: u64,
-        from: &Sent,
+        from: &mut Sent,
         send: &mut impl FnMut(LinkId, Out),
     ) {
-        let (mut frame, made) = match &from.frame {
+        let (mut frame, made) = match &mut from.frame {
             SentFrame::Made(bytes) => {
-                let mut bytes = bytes.clone();
+                let mut bytes = std::mem::take(bytes);
                 if from.direction == Direction::Inward
                     && let Some(station) = bytes.first_chunk_mut()
                 {
@@ -513,7 +513,7 @@ impl LiveChain {
                 (None, bytes)
             }
             SentFrame::Routed(bytes) => {
-                return self.route(router, now, bytes.clone(), send);
+                return self.route(router, now, std::mem::take(bytes), send);
             }
             SentFrame::Released(ticket) => match self.held.remove(ticket) {
                 Some(frame) => (Some(frame), Vec::new()),
@@ -690,7 +690,12 @@ impl LiveRouter {
         stages.update_cache(tap);
         for (link, out) in outs {
             match out {
-                Out::Made(bytes) => self.send_made(tap, link, &bytes)?,
+                Out::Made(bytes) => {
+                    self.send_made(tap, link, &bytes)?;
+                    if let Some(stages) = &mut self.stages {
+                        stages.stages.chain.recycle(bytes);
+                    }
+                }
                 Out::Frame(frame) => {
                     let len = frame.len();
                     self.carry_out(tap, now, frame, Decision::Send { link, len }, None)?;
