@@ -373,6 +373,55 @@ fn tmux_drives_the_monitor() {
     );
 }
 
+/// The ports of a's conversations from top to bottom.
+fn order(screen: &str) -> String {
+    let ports = ["53", "54", "55"];
+    let of = |line: &str| {
+        ports
+            .into_iter()
+            .find(|port| line.contains(&format!(":{port} ")))
+    };
+    screen.lines().filter_map(of).collect::<Vec<_>>().join(" ")
+}
+
+#[test]
+fn tmux_sorts_a_table_and_shows_a_frame_by_tshark() {
+    let folder = Folder::new("top-sort");
+    let path = folder.write("a.pcap", &capture(&[55, 54, 54, 53, 53, 53]));
+    let command = format!("{} top -r {path}", binary());
+    let Some(tmux) = Tmux::start(&folder, (80, 24), &command) else {
+        return;
+    };
+    tmux.until("6 frames");
+    // What a key changes, the column that sorts then, and the rows.
+    for (key, column, rows) in [
+        ("3", "bytesv", "53 54 55"),
+        ("i", "bytes^", "55 54 53"),
+        ("<", "framesv", "53 54 55"),
+        // Rows of which the column says nothing are as they came.
+        ("Left", "process^", "55 54 53"),
+        ("Left", "name^", "55 54 53"),
+        ("Left", "b^", "53 54 55"),
+        ("i", "bv", "55 54 53"),
+        ("Right", "name^", "55 54 53"),
+    ] {
+        tmux.keys(&[key]);
+        let screen = tmux.until(column);
+        assert_eq!(order(&screen), rows, "{key}: {screen}");
+    }
+    if !testenv::programs(&["tshark"]) {
+        return;
+    }
+    tmux.keys(&["7", "g", "Enter"]);
+    tmux.until("Destination port: 55");
+    tmux.keys(&["t"]);
+    tmux.until("User Datagram Protocol, Src Port: 0, Dst Port: 55");
+    tmux.keys(&["t"]);
+    tmux.until("Destination port: 55");
+    tmux.keys(&["q", "q"]);
+    tmux.until("ended 0");
+}
+
 #[test]
 fn tmux_shows_a_protocol_by_a_view_in_python() {
     let folder = Folder::new("top-view");

@@ -1,9 +1,12 @@
 //! `weir web`: a file's page in a real browser, and a live port's data.
 
+#[path = "common/browser.rs"]
+mod browser;
 mod common;
 #[path = "common/live.rs"]
 mod live;
 
+use browser::Page;
 use common::{Folder, capture, stdout, weir};
 use live::{Broker, Running, net, open_folder};
 use serde_json::Value;
@@ -147,6 +150,89 @@ fn a_browser_shows_tables_and_plots() {
     assert!(!page.contains("<b>"), "{page}");
     assert!(!page.contains(&token), "{page}");
     end(web);
+}
+
+/// As a user does: with the mouse, on a link whose frames come meanwhile.
+#[test]
+fn a_browser_is_driven_over_a_live_link() {
+    let Some(net) = net() else { return };
+    let folder = Folder::new("web-driven");
+    let mut web = net.weir(&["web", "eth0", "udp", "--listen", "127.0.0.1:0"]);
+    let (at, token) = address(web.take_stdout());
+    let url = format!("http://{at}/?token={token}");
+    let Some(mut page) = Page::open(&net.b, &folder, &url) else {
+        return;
+    };
+    let frames = "byId('totals').textContent.split(' ')[0]";
+    page.until(frames, "0");
+    // The plots and the counts are of frames that come after the page.
+    let drawn = "['plot-frames', 'plot-bits'].map(id => byId(id).toDataURL()).join()";
+    let before = page.value(drawn);
+    net.send(53, 30);
+    page.until(frames, "30");
+    let peak = "String(Math.max(...news.rates.map(rate => rate[0])) > 0)";
+    page.until(peak, "true");
+    let between = page.value(drawn);
+    assert_ne!(before, between, "the plots");
+    // A point a second, with frames or without.
+    page.until(
+        &format!("String({drawn} !== '{}')", between.as_str().unwrap()),
+        "true",
+    );
+    let button = |name: &str| {
+        format!(
+            "[...document.querySelectorAll('#tabs button')].find(b => b.textContent === '{name}')"
+        )
+    };
+    let cell = |row: usize, column: usize| {
+        format!("byId('table').tBodies[0].rows[{row}].cells[{column}].textContent")
+    };
+    // A table, sorted both ways, and searched.
+    net.send(80, 10);
+    page.until(frames, "40");
+    page.click(&button("conversations"));
+    let heading = "byId('table').tHead.rows[0].cells[5]";
+    page.click(heading);
+    page.until(&format!("{heading}.textContent"), "frames ▼");
+    let both = format!("{} + ' ' + {}", cell(0, 5), cell(1, 5));
+    page.until(&both, "30 10");
+    page.click(heading);
+    page.until(&both, "10 30");
+    page.click("byId('find')");
+    page.type_text(":80");
+    page.until("byId('shown').textContent", "1 of 2 rows");
+    page.until(&cell(0, 5), "10");
+    // The fields and bytes of a frame.
+    page.click(&button("last frames"));
+    page.until("byId('shown').textContent", "10 of 40 rows");
+    // A row is clicked though more frames come before the button is up.
+    let at = page.press("byId('table').tBodies[0].rows[0].cells[2]");
+    net.send(80, 1);
+    page.until(frames, "41");
+    std::thread::sleep(Duration::from_millis(200));
+    page.release(&at);
+    page.until("byId('shown').textContent", "11 of 41 rows");
+    page.until(
+        "String(byId('frame').textContent.includes('Destination port: http (80)'))",
+        "true",
+    );
+    // The ports, with the page's own.
+    page.click("byId('find')");
+    page.value("byId('find').select()");
+    page.type_text("udp");
+    page.click(&button("ports"));
+    page.until(&cell(0, 2), "udp");
+    page.click("byId('capture')");
+    wait::until("the download", || folder.has("capture.pcapng"));
+    let saved = folder.path("capture.pcapng");
+    let lines = stdout(&weir(["listen", "-r", &saved, "-n"]).output().unwrap());
+    assert_eq!(lines.matches("UDP, length 4").count(), 41, "{lines}");
+    // The end of the command is shown, and what there was stays.
+    web.signal(Signal::TERM);
+    assert_eq!(web.end().code, Some(143));
+    page.until("byId('totals').className", "ended");
+    page.until(frames, "41");
+    page.close();
 }
 
 #[test]

@@ -196,6 +196,15 @@ fn libpcaps_own_programs_find_no_difference() {
         let name = entry.file_name().into_string().unwrap();
         std::fs::copy(entry.path(), bench.folder.path(&name)).unwrap();
     }
+    let needed = CASES
+        .iter()
+        .map(|case| case.words[0])
+        .chain(SLOW.map(|words| words[0]));
+    let missing: Vec<&str> = needed.filter(|name| !bench.folder.has(name)).collect();
+    assert!(
+        missing.is_empty(),
+        "{folder} lacks {missing:?}: docs/contributing/testing.md says how they are made"
+    );
     let ends = AtomicBool::new(false);
     let mut rows = Vec::new();
     std::thread::scope(|scope| {

@@ -218,6 +218,25 @@ fn eighty_by_twenty_four_shows_what_matters() {
     );
 }
 
+/// However little room there is, or no reader would know by what.
+#[test]
+fn the_column_that_sorts_is_shown() {
+    let folder = Folder::new("sorts");
+    let path = folder.0.join("a.pcapng");
+    write_capture(&path);
+    let mut app = app(&path, Speed::Max);
+    read(&mut app);
+    for view in ["2", "3", "4"] {
+        press(&mut app, view);
+        for _ in 0..8 {
+            press(&mut app, "<");
+            let head = screen(&mut app, 80, 24)[2].replace("recv ", "");
+            let mut names = head.split_whitespace();
+            assert!(names.any(|name| name.ends_with(['v', '^'])), "{head}");
+        }
+    }
+}
+
 /// An Ethernet frame of UDP over IPv6.
 fn udp6(src: [u8; 16], dst: [u8; 16]) -> Vec<u8> {
     let mut frame = vec![

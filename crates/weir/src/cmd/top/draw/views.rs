@@ -147,15 +147,23 @@ fn widths(sheet: &Sheet, width: u16, longest: u16) -> Vec<u16> {
         });
         widths.map(|width| width + 1).sum()
     };
+    // The column that sorts stays.
+    let rank = |number: usize| {
+        if number == sheet.sort {
+            0
+        } else {
+            columns[number].rank
+        }
+    };
     let wanted = longest.clamp(SHARED_WIDTH_MIN, SHARED_WIDTH_MAX);
     // For whole texts only columns that are less important go.
     for (shared, rank_least) in [(wanted, 2), (SHARED_WIDTH_MIN, 1)] {
         while need(&is_in, shared) > width {
             let last = (0..columns.len())
                 .filter(|number| is_in[*number])
-                .max_by_key(|number| columns[*number].rank);
+                .max_by_key(|number| rank(*number));
             match last {
-                Some(number) if columns[number].rank >= rank_least => is_in[number] = false,
+                Some(number) if rank(number) >= rank_least => is_in[number] = false,
                 _ => break,
             }
         }

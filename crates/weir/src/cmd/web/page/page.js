@@ -44,12 +44,15 @@ let listed = [];
 let shown = 0;
 // The last column, the greatest first.
 let order = {};
+// While a button of the mouse is down on the table its rows stay, or the click would be of no row.
+let pressed = false;
 
 function text(value, isNumber) {
   return isNumber ? number.format(value) : String(value);
 }
 
 function drawTable() {
+  if (pressed) return;
   const columns = TABLES[tab];
   const { column, down } = order[tab] || { column: columns.length - 1, down: true };
   const wanted = byId("find").value.toLowerCase();
@@ -185,6 +188,10 @@ function show(fresh) {
   if (tab === LIST) drawList();
 }
 
+byId("table").addEventListener("pointerdown", () => { pressed = true; });
+// After the click's own listeners.
+const released = () => setTimeout(() => { pressed = false; drawTable(); });
+for (const name of ["pointerup", "pointercancel", "blur"]) addEventListener(name, released);
 byId("find").addEventListener("input", () => news && drawTable());
 // At once, without waiting for the stream.
 show(JSON.parse(byId("first").textContent));
