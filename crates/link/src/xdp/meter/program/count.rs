@@ -10,9 +10,9 @@ use crate::xdp::abi::{PROCESSOR_ID, atomic_add, compare_exchange, exchange, fetc
 use weir_filter::backend::ebpf::{Asm, EmitError, Insn, Label, Reg, helper, op};
 
 /// The cell, then what is added.
-const CELL: Reg = Reg::R7;
-const BYTES: Reg = Reg::R8;
-const PACKETS: Reg = Reg::R9;
+pub(super) const CELL: Reg = Reg::R7;
+pub(super) const BYTES: Reg = Reg::R8;
+pub(super) const PACKETS: Reg = Reg::R9;
 
 impl Emit<'_> {
     pub(super) fn count(&mut self, routines: &Routines) -> Result<(), EmitError> {
@@ -80,7 +80,7 @@ impl Emit<'_> {
     }
 
     /// Adds to a word of the cell; one that is half full goes to its place in `carry`.
-    fn add_to_cell(&mut self, routines: &Routines, word: i16) {
+    pub(super) fn add_to_cell(&mut self, routines: &Routines, word: i16) {
         let added = self.asm.label();
         if self.is_sum {
             self.push(&[Insn::mov64(Reg::R2, PACKETS), Insn::mov64(Reg::R3, BYTES)]);
@@ -117,7 +117,7 @@ impl Emit<'_> {
     }
 
     /// Adds to two words of the total r0.
-    fn add_to_total(&mut self, first: i16) {
+    pub(super) fn add_to_total(&mut self, first: i16) {
         for (at, with) in [(first, PACKETS), (first + 8, BYTES)] {
             if self.hook == At::Process {
                 // One instruction: a program at a hook may come in between two.

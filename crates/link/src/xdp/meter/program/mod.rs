@@ -9,7 +9,7 @@
 //!                       classify.rs               count.rs                           measure.rs
 //! ```
 //!
-//! The bank is read once, so that a cell and a total are always of the same bank. Whatever the frame
+//! The frames that are most have a short way (quick.rs). The bank is read once, so that a cell and a total are always of the same bank. Whatever the frame
 //! is, it is counted in exactly one cell. With policies, its outcome is decided before it is
 //! counted, and done afterwards (police.rs).
 
@@ -20,6 +20,7 @@ mod measure;
 mod parse;
 mod police;
 mod process;
+mod quick;
 mod v4;
 
 pub(in crate::xdp) use process::{count_program, emit_handed, settle_program};
@@ -233,6 +234,8 @@ pub(in crate::xdp) fn emit(
             DirectionOf::Each(_) => None,
         },
     };
+    let done = emit.asm.label();
+    emit.quick(&routines, done);
     emit.begin();
     emit.parse();
     match &spec.direction_of {
@@ -243,6 +246,7 @@ pub(in crate::xdp) fn emit(
     emit.police(&routines);
     emit.count(&routines)?;
     emit.act();
+    emit.asm.bind(done);
     Ok(routines)
 }
 
