@@ -45,6 +45,12 @@ pub(crate) fn address_keys() -> Vec<(Key, u32)> {
     keys.into_iter().zip(0..).collect()
 }
 
+/// Each IPv4 address that frames have.
+pub(crate) fn all_v4_keys() -> Vec<(Key, u32)> {
+    let addresses = (0..4).flat_map(|net| (0..12).map(move |host| Ipv4Addr::new(10, net, 0, host)));
+    addresses.map(Key::Ipv4).zip(0..).collect()
+}
+
 /// Keys of the link layer; rows from 50.
 pub(crate) fn link_keys() -> Vec<(Key, u32)> {
     let keys = [

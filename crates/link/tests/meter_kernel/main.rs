@@ -130,12 +130,15 @@ struct Counting<'a> {
 }
 
 fn equals_the_oracle(counts_ip: bool, keys: &[(Key, u32)], seed: u64) {
+    equals_the_oracle_of(&services(), counts_ip, keys, seed);
+}
+
+fn equals_the_oracle_of(services: &Services, counts_ip: bool, keys: &[(Key, u32)], seed: u64) {
     if !permitted() {
         return;
     }
-    let services = services();
-    let mut meter = Meter::create(&spec(&services, counts_ip)).unwrap();
-    let oracle = Oracle::new(&services, keys, counts_ip);
+    let mut meter = Meter::create(&spec(services, counts_ip)).unwrap();
+    let oracle = Oracle::new(services, keys, counts_ip);
     let directions = [Direction::Up, Direction::Down];
     let programs: Vec<Counting<'_>> = directions
         .into_iter()
@@ -264,6 +267,26 @@ fn every_frame_is_counted_as_the_oracle_counts_it() {
 #[test]
 fn bytes_of_ip_packets_are_those_of_the_oracle() {
     equals_the_oracle(true, &frames::address_keys(), 2);
+}
+
+/// Services without filters, of which most frames are counted without passing by the stack.
+fn by_ports_alone() -> Services {
+    let services = services().list().to_vec();
+    Services::new(
+        services
+            .into_iter()
+            .filter(|it| it.filter.is_none())
+            .collect(),
+    )
+}
+
+#[test]
+fn the_short_way_counts_as_the_oracle_does() {
+    let mut keys = frames::all_v4_keys();
+    equals_the_oracle_of(&by_ports_alone(), false, &keys, 5);
+    equals_the_oracle_of(&by_ports_alone(), true, &keys, 6);
+    keys.extend(frames::link_keys());
+    equals_the_oracle_of(&by_ports_alone(), false, &keys, 7);
 }
 
 #[test]

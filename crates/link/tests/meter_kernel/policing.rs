@@ -24,7 +24,7 @@ const ALL: RateLimit = RateLimit {
     burst_bytes: u32::MAX,
 };
 
-fn policy(rates: [Option<RateLimit>; 2], quota_bytes: Option<u64>) -> Policy {
+pub(crate) fn policy(rates: [Option<RateLimit>; 2], quota_bytes: Option<u64>) -> Policy {
     Policy {
         name: "test".to_owned(),
         rates,

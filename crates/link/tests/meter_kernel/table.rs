@@ -1,9 +1,10 @@
 //! The table of keys, periods, and what stays when the process ends.
 
+use super::policing::policy;
 use super::{assert_adds_up, counts, permitted, run, services, spec};
 use std::net::{IpAddr, Ipv4Addr};
 use std::path::PathBuf;
-use weir_link::bpf::{Hook, PinFolder, Program};
+use weir_link::bpf::{Hook, PinFolder, Program, TestRun};
 use weir_link::xdp::{CutOwner, Meter, MeterError, MeterSpec};
 use weir_meter::services::Services;
 use weir_meter::{Direction, Key};
@@ -122,6 +123,73 @@ fn keys_without_a_slot_are_found_too() {
     run(&program, &from(address(5)));
     let unknown = CutOwner::Unknown(Key::Ipv4(address(5)));
     assert_eq!(packets(&mut meter), [(unknown, 1)]);
+}
+
+#[test]
+fn the_address_of_zeros_is_a_key() {
+    if !permitted() {
+        return;
+    }
+    let services = services();
+    let mut meter = Meter::create(&spec(&services, false)).unwrap();
+    let program = up(&meter);
+    let (zeros, frame) = (Ipv4Addr::UNSPECIFIED, from(Ipv4Addr::UNSPECIFIED));
+    run(&program, &frame);
+    let unknown = CutOwner::Unknown(Key::Ipv4(zeros));
+    assert_eq!(packets(&mut meter), [(unknown, 1)]);
+    meter.insert(Key::Ipv4(address(1)), 2).unwrap();
+    meter.insert(Key::Ipv4(zeros), 3).unwrap();
+    run(&program, &frame);
+    assert_eq!(packets(&mut meter), [(CutOwner::Row(3), 1)]);
+    assert_eq!(meter.remove(Key::Ipv4(zeros)).unwrap(), Some(3));
+    assert_eq!(meter.keys().unwrap(), [(Key::Ipv4(address(1)), 2)]);
+}
+
+/// More packets than half of what a cell has room for, twice; and policed ones.
+#[test]
+fn a_cell_that_is_half_full_loses_nothing() {
+    if !permitted() {
+        return;
+    }
+    const FRAMES: u32 = (1 << 25) + 1000;
+    let services = services();
+    for polices in [false, true] {
+        let spec = MeterSpec {
+            polices,
+            ..spec(&services, false)
+        };
+        let mut meter = Meter::create(&spec).unwrap();
+        meter.insert(Key::Ipv4(address(1)), 5).unwrap();
+        if polices {
+            let policy = policy([None; 2], Some(60));
+            meter.set_policy(5, Some(&policy), true).unwrap();
+        }
+        let program = up(&meter);
+        let frame = from(address(1));
+        let mut many = TestRun::new(&frame);
+        many.repeat = FRAMES;
+        program.test_run(&many, &mut []).unwrap();
+        run(&program, &from(address(2)));
+        let cut = meter.cut().unwrap();
+        assert_adds_up(&cut);
+        let cells: Vec<_> = cut.cells().collect();
+        assert_eq!(cells[0].owner, CutOwner::Row(5));
+        assert_eq!(cells[0].packets, u64::from(FRAMES));
+        assert_eq!(cells[0].bytes, 60 * u64::from(FRAMES));
+        if polices {
+            assert_eq!(cells[0].policed[0], u64::from(FRAMES) - 1);
+            assert_eq!(cut.policed().packets[0], u64::from(FRAMES) - 1);
+        }
+        // In the next period as well, while the places of this one are in use.
+        run(&program, &frame);
+        meter.settle();
+        program.test_run(&many, &mut []).unwrap();
+        let found = packets(&mut meter);
+        assert_eq!(found, [(CutOwner::Row(5), u64::from(FRAMES) + 1)]);
+        for _ in 0..2 {
+            assert_eq!(packets(&mut meter), []);
+        }
+    }
 }
 
 #[test]

@@ -11,10 +11,13 @@
 
 use super::error::MeterError;
 use super::keys::SlotKey;
-use super::layout::{CELL_BYTES, SLOT_BYTES, SLOTS, at, state};
+use super::layout::{
+    CARRY_BYTES, CARRY_SLOTS, COUNT_BYTES, SLOT_BYTES, SLOTS, at, count_words, counts, state,
+};
 use super::maps::{Geometry, Maps};
 use super::{Meter, Row};
 use crate::bpf::{MapMemory, grace_period};
+use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use weir_meter::{Direction, Key, Totals};
 
@@ -56,6 +59,7 @@ pub struct Cut<'a> {
     banks: &'a Banks,
     bank: u64,
     period: u64,
+    carried: Carried,
 }
 
 /// The cells of a meter in their two banks: what one thread cuts, reads and empties while another
@@ -66,6 +70,7 @@ pub struct Banks {
     control: MapMemory,
     pub(super) unknown: MapMemory,
     cells: MapMemory,
+    carry: MapMemory,
     totals: MapMemory,
     pub(super) flows: Option<MapMemory>,
     /// Cuts that have begun, and those of them after which no program counts in the old bank.
@@ -111,6 +116,7 @@ impl Banks {
             control: mapped(&maps.control)?,
             unknown: mapped(&maps.unknown)?,
             cells: mapped(&maps.cells)?,
+            carry: mapped(&maps.carry)?,
             totals: mapped(&maps.totals)?,
             flows: maps.flows.as_ref().map(mapped).transpose()?,
             begun: AtomicU64::new(0),
@@ -163,6 +169,7 @@ impl Banks {
             banks: self,
             bank,
             period,
+            carried: self.carried(),
         })
     }
 
@@ -173,6 +180,7 @@ impl Banks {
             banks: self,
             bank,
             period,
+            carried: self.carried(),
         })
     }
 
@@ -198,19 +206,24 @@ impl Banks {
             return;
         };
         self.retire_unknown(bank);
-        let first = bank as usize * self.geometry.rows() as usize;
-        let cell = self.geometry.cell() as usize;
         let total = self.geometry.total() as usize;
-        let words = 2 * self.geometry.classes as usize * cell / 8;
-        for row in self.rows_in_use() {
+        let words = self.geometry.cell() as usize / 8;
+        let empty = |column, row| {
+            let cell = self.geometry.cell_at(bank, column, row);
             for word in 0..words {
-                let word = self.cells.u64(first + row as usize, 8 * word);
-                let word = word.expect("a cell");
+                let word = self.cells.u64(cell, 8 * word).expect("a cell");
                 if word.load(Ordering::Relaxed) != 0 {
                     word.store(0, Ordering::Relaxed);
                 }
             }
+        };
+        for column in self.columns() {
+            (0..self.rows_used()).for_each(|row| empty(column, row));
         }
+        for row in self.rows_beside_sessions() {
+            self.columns().for_each(|column| empty(column, row));
+        }
+        self.empty_carry(bank);
         for cpu in 0..self.totals.entries() {
             for word in 0..2 * total / 8 {
                 let at = bank as usize * 2 * total + 8 * word;
@@ -244,14 +257,71 @@ impl Banks {
 
     /// Rows that may have counts: of sessions, of unknown keys, and that of all further ones.
     fn rows_in_use(&self) -> impl Iterator<Item = u32> + '_ {
+        (0..self.rows_used()).chain(self.rows_beside_sessions())
+    }
+
+    fn rows_beside_sessions(&self) -> impl Iterator<Item = u32> + '_ {
         let subscribers = self.geometry.subscribers;
-        let sessions = 0..self.rows_used();
         let unknown = (0..self.geometry.unknown()).filter(|slot| {
             let (page, at) = place_of(*slot);
             self.unknown.load_u64(page, at + 16) != Some(0)
         });
         let unknown = unknown.map(move |slot| subscribers + slot);
-        sessions.chain(unknown).chain([self.geometry.rows() - 1])
+        unknown.chain([self.geometry.rows() - 1])
+    }
+
+    /// Cells of a row in a bank: for each class, up and down.
+    fn columns(&self) -> std::ops::Range<usize> {
+        0..2 * self.geometry.classes as usize
+    }
+
+    /// The places of `carry` that may have counts, each with what it counts: the number of the cell
+    /// times two, plus that of the word.
+    fn carry_places(&self) -> impl Iterator<Item = (usize, usize, u64)> + '_ {
+        let geometry = &self.geometry;
+        let own = geometry.carry_pages().0 as usize * CARRY_SLOTS as usize;
+        let last = geometry.rows() - 1;
+        (0..self.carry.entries() * CARRY_SLOTS as usize).filter_map(move |slot| {
+            let place = (
+                slot / CARRY_SLOTS as usize,
+                slot % CARRY_SLOTS as usize * CARRY_BYTES as usize,
+            );
+            let counted = if slot < own {
+                // [bank][class][direction][word]
+                let cell = geometry.cell_at(0, slot / 2, last);
+                (2 * cell + slot % 2) as u64
+            } else {
+                self.carry.load_u64(place.0, place.1)?.checked_sub(1)?
+            };
+            Some((place.0, place.1, counted))
+        })
+    }
+
+    /// What was taken out of cells that were half full.
+    fn carried(&self) -> Carried {
+        let mut carried = HashMap::new();
+        for (page, at, counted) in self.carry_places() {
+            let word = |offset| self.carry.load_u64(page, at + offset).unwrap_or(0);
+            let counts = [word(8), word(16)];
+            if counts != [0; 2] {
+                let sums = carried.entry(counted).or_insert([0; 2]);
+                (sums[0], sums[1]) = (sums[0] + counts[0], sums[1] + counts[1]);
+            }
+        }
+        carried
+    }
+
+    /// Frees the places of a bank, in which no program counts. Others may look for one.
+    fn empty_carry(&self, bank: u64) {
+        let cells = self.geometry.cells() / 2;
+        for (page, at, counted) in self.carry_places() {
+            if counted / 2 / cells == bank {
+                for offset in [8, 16, 0] {
+                    let word = self.carry.u64(page, at + offset).expect("a place");
+                    word.store(0, Ordering::Release);
+                }
+            }
+        }
     }
 
     /// Frees the slots of unknown keys without traffic, in two steps: first no program takes them,
@@ -260,12 +330,13 @@ impl Banks {
         if self.geometry.unknown_pages == 0 {
             return;
         }
+        let carried = self.carried();
         for slot in 0..self.geometry.unknown() {
             let (page, at) = place_of(slot);
             let word = self.unknown.u64(page, at + 16).expect("a slot");
             let third = word.load(Ordering::Acquire);
             let row = self.geometry.subscribers + slot;
-            let is_idle = |bank| self.cells_of(bank, row).next().is_none();
+            let is_idle = |bank| self.cells_of(bank, row, &carried).next().is_none();
             let meta = third & u64::from(u32::MAX);
             match (third >> 32) as u32 {
                 state::READY if is_idle(bank) && is_idle(bank ^ 1) => {
@@ -282,31 +353,38 @@ impl Banks {
     }
 
     /// Cells of a row in a bank that are not zero.
-    fn cells_of(
-        &self,
+    fn cells_of<'a>(
+        &'a self,
         bank: u64,
         row: u32,
-    ) -> impl Iterator<Item = (u16, Direction, [u64; 4])> + '_ {
-        let index = bank as usize * self.geometry.rows() as usize + row as usize;
-        let cells = 0..2 * self.geometry.classes as usize;
-        cells.filter_map(move |cell| {
-            let first = cell * self.geometry.cell() as usize;
-            let word = |at| self.cells.load_u64(index, first + at);
-            let policed = |at| {
-                if self.geometry.polices {
-                    word(at)
+        carried: &'a Carried,
+    ) -> impl Iterator<Item = (u16, Direction, [u64; 4])> + 'a {
+        self.columns().filter_map(move |column| {
+            let cell = self.geometry.cell_at(bank, column, row);
+            let count = |word: usize| {
+                let [packets, bytes] = counts(self.cells.load_u64(cell, 8 * word)?);
+                let [more_packets, more_bytes] = if carried.is_empty() {
+                    [0; 2]
                 } else {
-                    Some(0)
-                }
+                    let counted = (2 * cell + word) as u64;
+                    carried.get(&counted).copied().unwrap_or_default()
+                };
+                Some([packets + more_packets, bytes + more_bytes])
             };
-            let counts = [word(0)?, word(8)?, policed(16)?, policed(24)?];
-            let direction = if cell % 2 == 0 {
+            let [packets, bytes] = count(0)?;
+            let [policed_packets, policed_bytes] = if self.geometry.polices {
+                count(1)?
+            } else {
+                [0; 2]
+            };
+            let direction = if column % 2 == 0 {
                 Direction::Up
             } else {
                 Direction::Down
             };
-            let is_used = counts[..2] != [0; 2];
-            is_used.then_some(((cell / 2) as u16, direction, counts))
+            let is_used = [packets, bytes] != [0; 2];
+            let counts = [packets, bytes, policed_packets, policed_bytes];
+            is_used.then_some(((column / 2) as u16, direction, counts))
         })
     }
 
@@ -316,13 +394,13 @@ impl Banks {
         if shape.columns == 0 {
             return (Vec::new(), false);
         }
-        let index = bank as usize * geometry.rows() as usize + row as usize;
-        let cell = (2 * usize::from(class) + direction as usize) * geometry.cell() as usize;
+        let column = 2 * usize::from(class) + direction as usize;
+        let cell = geometry.cell_at(bank, column, row);
         let word = |at: u32| {
-            let word = self.cells.load_u64(index, cell + 8 * at as usize);
+            let word = self.cells.load_u64(cell, 8 * at as usize);
             word.unwrap_or(0)
         };
-        let first = geometry.total() / 8;
+        let first = count_words(geometry.polices);
         let columns = (first..first + shape.columns).map(word).collect();
         (columns, shape.at_least > 0 && word(shape.at_least) > 0)
     }
@@ -346,6 +424,9 @@ impl Banks {
     }
 }
 
+/// Packets and bytes by what they count, as [`Banks::carry_places`] has it.
+type Carried = HashMap<u64, [u64; 2]>;
+
 /// Page and offset of a slot of an unknown key.
 pub(super) fn place_of(slot: u32) -> (usize, usize) {
     let at = slot % SLOTS * SLOT_BYTES;
@@ -362,7 +443,7 @@ impl Cut<'_> {
     pub fn cells(&self) -> impl Iterator<Item = Cell> + '_ {
         let banks = self.banks;
         banks.rows_in_use().flat_map(move |row| {
-            let cells = banks.cells_of(self.bank, row);
+            let cells = banks.cells_of(self.bank, row, &self.carried);
             let with = move |(class, direction, counts): (u16, Direction, [u64; 4])| {
                 let (more, at_least) = banks.measured(self.bank, row, class, direction);
                 Cell {
@@ -388,7 +469,7 @@ impl Cut<'_> {
     /// The period's counts of policed frames, apart from the cells.
     pub fn policed(&self) -> Totals {
         if self.banks.geometry.polices {
-            self.sums(CELL_BYTES as usize)
+            self.sums(COUNT_BYTES as usize)
         } else {
             Totals::default()
         }

@@ -18,6 +18,15 @@ pub enum MeterError {
         /// The requested number.
         found: u64,
     },
+    /// Too many cells.
+    #[error(
+        "{found} counters are more than the {} that a meter has: lower the number of subscribers or of unknown keys, or have fewer services",
+        u32::MAX
+    )]
+    Cells {
+        /// The requested number.
+        found: u64,
+    },
     /// The filter of a service.
     #[error("the filter of service `{service}` is wrong: {source}")]
     Filter {

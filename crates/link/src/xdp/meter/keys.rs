@@ -1,7 +1,10 @@
 //! The table of keys, as the process writes it.
 
 use super::error::MeterError;
-use super::layout::{PREFIX_LENGTHS_MAX, PROBES, SLOT_BYTES, SLOTS, at, hash, home, kind, probe};
+use super::layout::{
+    LINE_BYTES, PREFIX_LENGTHS_MAX, PROBES, SLOT_BYTES, SLOTS, V4_SLOTS, at, hash, home, home_v4,
+    kind, probe, probe_v4,
+};
 use super::{Meter, Row};
 use crate::bpf::grace_period;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -94,6 +97,10 @@ impl SlotKey {
 
 /// Where a key is, or may go.
 enum KeySlot {
+    /// A slot of `v4`.
+    V4(usize, usize),
+    /// One that it may take.
+    VacantV4(usize, usize),
     Slot(usize, usize),
     Spill(Row),
     /// A slot that it may take.
@@ -120,11 +127,23 @@ impl Meter {
         let slot_key = SlotKey::from(key);
         let third = u64::from(slot_key.meta) | u64::from(row + 1) << 32;
         match self.place(slot_key)? {
+            KeySlot::V4(line, at) => {
+                let word = self.v4.u64(line, at).expect("a slot");
+                let before = word.swap(v4_slot(slot_key, row), Ordering::AcqRel);
+                return Ok(row_of_slot(before));
+            }
+            KeySlot::VacantV4(line, at) => {
+                self.begin_to_use(key, slot_key.meta)?;
+                let word = self.v4.u64(line, at).expect("a slot");
+                word.store(v4_slot(slot_key, row), Ordering::Release);
+            }
             KeySlot::Slot(page, at) => {
+                if !self.has_row(page, at) {
+                    self.begin_among_slots(key, slot_key.meta)?;
+                }
                 let word = self.slots.u64(page, at + 16).expect("a slot");
                 let before = (word.swap(third, Ordering::AcqRel) >> 32) as u32;
                 if before == 0 {
-                    self.begin_to_use(key, slot_key.meta)?;
                     self.limbo.remove(&(page, at));
                     self.free.remove(&(page, at));
                 }
@@ -136,7 +155,7 @@ impl Meter {
                 return Ok(Some(before));
             }
             KeySlot::Vacant(page, at) => {
-                self.begin_to_use(key, slot_key.meta)?;
+                self.begin_among_slots(key, slot_key.meta)?;
                 self.free.remove(&(page, at));
                 for (number, value) in slot_key.words.into_iter().chain([third]).enumerate() {
                     let word = self.slots.u64(page, at + 8 * number).expect("a slot");
@@ -153,7 +172,7 @@ impl Meter {
                     },
                     error => error.into(),
                 })?;
-                self.begin_to_use(key, slot_key.meta)?;
+                self.begin_among_slots(key, slot_key.meta)?;
                 self.spilled += 1;
                 self.set_word(at::SPILLED, self.spilled);
             }
@@ -168,6 +187,12 @@ impl Meter {
     pub fn remove(&mut self, key: Key) -> Result<Option<Row>, MeterError> {
         let slot_key = SlotKey::from(key);
         let row = match self.place(slot_key)? {
+            KeySlot::V4(line, at) => {
+                let word = self.v4.u64(line, at).expect("a slot");
+                let row = row_of_slot(word.swap(0, Ordering::AcqRel));
+                self.end_use(slot_key.meta)?;
+                return Ok(row);
+            }
             KeySlot::Slot(page, at) => {
                 let word = self.slots.u64(page, at + 16).expect("a slot");
                 let before = word.swap(slot_key.meta.into(), Ordering::AcqRel) >> 32;
@@ -183,8 +208,11 @@ impl Meter {
                 self.set_word(at::SPILLED, self.spilled);
                 row
             }
-            KeySlot::Vacant(..) | KeySlot::None => return Ok(None),
+            KeySlot::VacantV4(..) | KeySlot::Vacant(..) | KeySlot::None => return Ok(None),
         };
+        if slot_key.meta == kind::V4 {
+            self.end_use(kind::V4_AMONG_SLOTS)?;
+        }
         self.end_use(slot_key.meta)?;
         Ok(Some(row))
     }
@@ -204,12 +232,13 @@ impl Meter {
     /// If the kernel refuses.
     pub fn row_of(&self, key: Key) -> Result<Option<Row>, MeterError> {
         Ok(match self.place(key.into())? {
+            KeySlot::V4(line, at) => row_of_slot(self.v4.load_u64(line, at).unwrap_or(0)),
             KeySlot::Slot(page, at) => {
                 let third = self.slots.load_u64(page, at + 16).unwrap_or(0);
                 ((third >> 32) as u32).checked_sub(1)
             }
             KeySlot::Spill(row) => Some(row),
-            KeySlot::Vacant(..) | KeySlot::None => None,
+            KeySlot::VacantV4(..) | KeySlot::Vacant(..) | KeySlot::None => None,
         })
     }
 
@@ -219,6 +248,10 @@ impl Meter {
     /// If the kernel refuses.
     pub fn keys(&self) -> Result<Vec<(Key, Row)>, MeterError> {
         let mut keys = Vec::new();
+        for slot in self.v4_slots() {
+            let address = Ipv4Addr::from((slot as u32).to_ne_bytes());
+            keys.extend(row_of_slot(slot).map(|row| (Key::Ipv4(address), row)));
+        }
         for (_, _, key, row) in self.slots_in_use() {
             keys.extend(key.key().zip(row));
         }
@@ -233,6 +266,17 @@ impl Meter {
             keys.extend(key.key().zip(row.checked_sub(1)));
         }
         Ok(keys)
+    }
+
+    /// Slots of `v4` that are not empty.
+    fn v4_slots(&self) -> impl Iterator<Item = u64> + '_ {
+        let slots = (0..self.v4.entries()).flat_map(|line| {
+            (0..LINE_BYTES as usize)
+                .step_by(8)
+                .map(move |at| (line, at))
+        });
+        let slots = slots.filter_map(|(line, at)| self.v4.load_u64(line, at));
+        slots.filter(|slot| *slot != 0)
     }
 
     /// Slots that are not empty: page, offset, key, and the row unless the key has ended.
@@ -254,9 +298,15 @@ impl Meter {
     pub(super) fn survey(&mut self) -> Result<(), MeterError> {
         let mut used = std::collections::HashMap::new();
         let mut free = std::collections::HashSet::new();
+        let mut use_one = |meta| {
+            *used.entry(meta).or_insert(0) += 1;
+            if meta == kind::V4 {
+                *used.entry(kind::V4_AMONG_SLOTS).or_insert(0) += 1;
+            }
+        };
         for (page, at, key, row) in self.slots_in_use() {
             match row {
-                Some(_) => *used.entry(key.meta).or_insert(0) += 1,
+                Some(_) => use_one(key.meta),
                 None => _ = free.insert((page, at)),
             }
         }
@@ -265,8 +315,12 @@ impl Meter {
             self.spilled = (keys.len() / 24) as u64;
             for key in keys.chunks_exact(24) {
                 let meta = u32::from_ne_bytes(key[16..20].try_into().expect("4 bytes"));
-                *used.entry(meta).or_insert(0) += 1;
+                use_one(meta);
             }
+        }
+        let v4 = self.v4_slots().count() as u32;
+        if v4 > 0 {
+            *used.entry(kind::V4).or_insert(0) += v4;
         }
         self.used = used;
         self.free = free;
@@ -274,6 +328,39 @@ impl Meter {
     }
 
     fn place(&self, key: SlotKey) -> Result<KeySlot, MeterError> {
+        // An empty slot looks like that of address 0.
+        if key.meta != kind::V4 || key.words[0] == 0 {
+            return self.place_among_slots(key);
+        }
+        let lines = self.geometry.v4_lines();
+        let (line, first) = home_v4(self.geometry.seed, key.words[0], lines);
+        let mut vacant = None;
+        for number in 0..V4_SLOTS {
+            let at = probe_v4(first, number);
+            match self.v4.load_u64(line, at).unwrap_or(0) {
+                0 => vacant = vacant.or(Some(KeySlot::VacantV4(line, at))),
+                slot if slot as u32 == key.words[0] as u32 => return Ok(KeySlot::V4(line, at)),
+                _ => {}
+            }
+        }
+        let may_be_elsewhere = self.used.contains_key(&kind::V4_AMONG_SLOTS);
+        match vacant {
+            Some(vacant) if may_be_elsewhere => match self.place_among_slots(key)? {
+                KeySlot::Slot(page, at) if self.has_row(page, at) => Ok(KeySlot::Slot(page, at)),
+                KeySlot::Spill(row) => Ok(KeySlot::Spill(row)),
+                _ => Ok(vacant),
+            },
+            Some(vacant) => Ok(vacant),
+            None => self.place_among_slots(key),
+        }
+    }
+
+    /// Whether the key of a slot has not ended.
+    fn has_row(&self, page: usize, at: usize) -> bool {
+        self.slots.load_u64(page, at + 16).unwrap_or(0) >> 32 != 0
+    }
+
+    fn place_among_slots(&self, key: SlotKey) -> Result<KeySlot, MeterError> {
         let hash = hash(self.geometry.seed, key.words, key.meta);
         let (page, first) = home(hash, self.geometry.slot_pages);
         let mut vacant = None;
@@ -302,6 +389,14 @@ impl Meter {
             }
         }
         Ok(vacant.map_or(KeySlot::None, |(page, at)| KeySlot::Vacant(page, at)))
+    }
+
+    /// As [`begin_to_use`](Self::begin_to_use), of a key that is among `slots` or spilled.
+    fn begin_among_slots(&mut self, key: Key, meta: u32) -> Result<(), MeterError> {
+        if meta == kind::V4 {
+            self.begin_to_use(key, kind::V4_AMONG_SLOTS)?;
+        }
+        self.begin_to_use(key, meta)
     }
 
     /// Has the stage look up keys of this kind, before the first one is entered.
@@ -365,6 +460,15 @@ impl Meter {
         self.set_word(at::KINDS, bits);
         Ok(())
     }
+}
+
+/// A slot of `v4`.
+fn v4_slot(key: SlotKey, row: Row) -> u64 {
+    key.words[0] | u64::from(row + 1) << 32
+}
+
+fn row_of_slot(slot: u64) -> Option<Row> {
+    ((slot >> 32) as u32).checked_sub(1)
 }
 
 /// The value, the mask and the kind of address of a prefix or an address, as words of an address are

@@ -3,9 +3,11 @@
 //! ```text
 //!  control   one value: version, active bank, kinds and prefix lengths in use   CONTROL_BYTES
 //!  slots     key ─► row: pages of SLOTS slots, open addressing within a page     PAGE_BYTES a value
+//!  v4        IPv4 address ─► row: lines of V4_SLOTS slots                         a line a value
 //!  spill     key ─► row: keys for which their page has no slot (kernel hash)
 //!  unknown   keys that no session has, entered by the stage itself: like slots; the row is the slot's
-//!  cells     [bank][row][class][direction] {packets, bytes}                       a row a value
+//!  cells     [bank][class][direction][row] packets and bytes in one word          a cell a value
+//!  carry     cell ─► packets, bytes: what cells had when they were half full; pages of CARRY_SLOTS
 //!  totals    [CPU] [bank][direction] {packets, bytes}                             a CPU a value
 //!  services  protocol ─► service, then port ─► service for each of PORT_PROTOCOLS
 //!  policies  row ─► meters up and down, quota, flags: a row a value    (one entry without policies)
@@ -14,7 +16,12 @@
 //!  flows     flow ─► when its last packet came: pages of FLOW_SLOTS slots       (with that measure)
 //! ```
 //!
-//! With policies a cell and a total have two words more: packets and bytes that were policed. Behind
+//! A word of a cell has packets in its lower [`PACKET_BITS`] bits and bytes above, so that one atomic
+//! instruction counts a frame. The program that finds it half full takes all of it and adds that to the
+//! cell's place in `carry`. A cell without a place there adds to the first places, which are those of
+//! the overflow row: [bank][class][direction][word].
+//!
+//! With policies a cell has a word more and a total two: packets and bytes that were policed. Behind
 //! these, a cell has the words of each measure: its columns, then its state, zero at the first frame of
 //! a period.
 //!
@@ -22,13 +29,17 @@
 //! and one that is unused; in `unknown`, if sessions adopt, when the key was entered. The third word
 //! alone says whether the slot is in use; it is one store.
 //!
+//! A slot of `v4` is one word: the address as it is loaded from a frame, and above it the row plus 1. A
+//! frame's address is looked up in one line of the cache; an address whose line is full is among `slots`.
+//! Since a slot is written and read whole, one that is emptied may be used again at once.
+//!
 //! A slot of a flow is eight words: what its packets have in common (6), when the last one came, or a
 //! state, and one unused.
 
 /// Version of the layout; the words up to [`at::SEED`] keep their places in all versions.
-pub(super) const VERSION: u64 = 3;
-/// Version of the layout of counters with measures, which a program of version 3 cannot read.
-pub(super) const VERSION_MEASURES: u64 = 4;
+pub(super) const VERSION: u64 = 5;
+/// Version of the layout of counters with measures, which a program of version 5 cannot read.
+pub(super) const VERSION_MEASURES: u64 = 6;
 
 /// Bytes of the control value.
 pub(super) const CONTROL_BYTES: u32 = 2048;
@@ -44,7 +55,9 @@ pub(super) mod place {
     pub(in crate::xdp::meter) const SERVICES: u16 = 6;
     pub(in crate::xdp::meter) const POLICIES: u16 = 7;
     pub(in crate::xdp::meter) const LEASES: u16 = 8;
-    pub(in crate::xdp::meter) const FLOWS: u16 = 9;
+    pub(in crate::xdp::meter) const CARRY: u16 = 9;
+    pub(in crate::xdp::meter) const V4: u16 = 10;
+    pub(in crate::xdp::meter) const FLOWS: u16 = 11;
 }
 
 /// Offsets in the control value, all of 64-bit words.
@@ -115,18 +128,42 @@ pub(super) const SLOTS: u32 = PAGE_BYTES / SLOT_BYTES;
 /// place (bench `meter_kernel`).
 pub(super) const PROBES: u32 = 8;
 
-/// Bytes of a cell: packets and bytes; and of one with policies: those that were policed as well.
-pub(super) const CELL_BYTES: u32 = 16;
-pub(super) const POLICED_CELL_BYTES: u32 = 32;
+/// Bytes of a line of `v4`, and its slots.
+pub(super) const LINE_BYTES: u32 = 64;
+pub(super) const V4_SLOTS: u32 = LINE_BYTES / 8;
 
-/// Bytes of a total, and of a cell without measures.
-pub(super) fn total_bytes(polices: bool) -> u32 {
-    if polices {
-        POLICED_CELL_BYTES
-    } else {
-        CELL_BYTES
-    }
+/// Bits of packets in a word of a cell; those above are of bytes. A word is half full after 2^25
+/// packets or 2^37 bytes.
+pub(super) const PACKET_BITS: u32 = 26;
+/// The bits of a word of a cell that say that it is half full.
+pub(super) const HALF_FULL: u64 = 1 << (PACKET_BITS - 1) | 1 << 63;
+
+/// Packets and bytes of a word of a cell.
+pub(super) fn counts(word: u64) -> [u64; 2] {
+    [word & ((1 << PACKET_BITS) - 1), word >> PACKET_BITS]
 }
+
+/// Words of a cell that count: of all frames, and of those that were policed.
+pub(super) fn count_words(polices: bool) -> u32 {
+    if polices { 2 } else { 1 }
+}
+
+/// Bytes of packets and bytes in a total.
+pub(super) const COUNT_BYTES: u32 = 16;
+
+/// Bytes of a total.
+pub(super) fn total_bytes(polices: bool) -> u32 {
+    COUNT_BYTES * count_words(polices)
+}
+
+/// A place of `carry` has the cell's number times two plus that of the word, plus 1 (0: it is free),
+/// packets, bytes, and an unused word.
+pub(super) const CARRY_BYTES: u32 = 32;
+pub(super) const CARRY_SLOTS: u32 = PAGE_BYTES / CARRY_BYTES;
+/// Pages that all cells share, at most: 65,536 places are full after 2 × 10^12 packets in one period.
+pub(super) const CARRY_PAGES_MAX: u32 = 512;
+/// Places that are looked at for a cell.
+pub(super) const CARRY_PROBES: u32 = 8;
 
 /// Bytes of a row's policy.
 pub(super) const POLICY_BYTES: u32 = 64;
@@ -179,6 +216,8 @@ pub(super) mod kind {
     pub(in crate::xdp::meter) const V6: u32 = 6;
     pub(in crate::xdp::meter) const PREFIX_V4: u32 = 7;
     pub(in crate::xdp::meter) const PREFIX_V6: u32 = 8;
+    /// Of no key: IPv4 addresses that are among `slots`.
+    pub(in crate::xdp::meter) const V4_AMONG_SLOTS: u32 = 9;
 }
 
 /// Slots of flows: their bytes, how many a page has, and how many a look-up reads at most.
@@ -218,7 +257,7 @@ pub(super) const MUL_A: u64 = 0x9e37_79b9_7f4a_7c15;
 /// Second multiplier, of MurmurHash3's finaliser.
 pub(super) const MUL_B: u64 = 0xff51_afd7_ed55_8ccd;
 
-/// The upper six bits of the hash choose one of the 64 pairs of slots of a page.
+/// The upper six bits of a flow's hash choose one of the 64 slots of a page.
 pub(super) const HOME_SHIFT: u32 = 58;
 
 /// The hash of a key, as the stage has it.
@@ -235,12 +274,31 @@ pub(super) fn hash(seed: u64, key: [u64; 2], meta: u32) -> u64 {
     hash ^ hash >> 32
 }
 
+/// The line of an address in `v4`, and the offset of its first slot there.
+pub(super) fn home_v4(seed: u64, address: u64, lines: u32) -> (usize, u32) {
+    let mut hash = (address ^ seed).wrapping_mul(MUL_A);
+    hash ^= hash >> 32;
+    let home = hash.wrapping_mul(MUL_B) >> 32;
+    (part_of(home, lines), (home << 3) as u32 & (LINE_BYTES - 8))
+}
+
+/// Which of `parts` a number of 32 bits chooses, by its upper bits: any number of parts, as the memory
+/// that they take is what the keys need.
+fn part_of(number: u64, parts: u32) -> usize {
+    ((number * u64::from(parts)) >> 32) as usize
+}
+
+/// The offset of the slot of a line that is looked at as number `probe`.
+pub(super) fn probe_v4(home: u32, probe: u32) -> usize {
+    ((home + probe * 8) & (LINE_BYTES - 8)) as usize
+}
+
 /// The page of a key and the offset of its first slot there: of bits of the product that do not
 /// depend on each other. In the lower half of the hash, keys that differ in their last bytes alone
 /// differ as the page does.
 pub(super) fn home(hash: u64, pages: u32) -> (usize, u32) {
-    let page = (hash >> 32) as u32 & (pages - 1);
-    (page as usize, ((hash >> HOME_SHIFT) as u32) << 6)
+    let home = hash >> 32;
+    (part_of(home, pages), (home << 6) as u32 & (PAGE_BYTES - 64))
 }
 
 /// The offset of the slot that is probed as number `probe`.
@@ -271,6 +329,29 @@ mod tests {
             }
         }
         without
+    }
+
+    #[test]
+    fn neighbouring_addresses_are_spread_over_the_lines() {
+        for seed in 0..20_u64 {
+            let seed = seed.wrapping_mul(MUL_A);
+            for lines in [32, 1 << 12, 1 << 15] {
+                let mut taken = vec![0; lines as usize];
+                let keys = lines * V4_SLOTS / 2;
+                let mut without = 0;
+                for number in 0..keys {
+                    let address = u32::from_ne_bytes((0x0a00_0000 + number).to_be_bytes());
+                    let (line, _) = home_v4(seed, address.into(), lines);
+                    taken[line] += 1;
+                    without += u32::from(taken[line] > V4_SLOTS);
+                }
+                // Of Poisson's distribution: 0.9 %.
+                assert!(
+                    without <= 4 + keys / 50,
+                    "{lines} lines, {seed:x}: {without}"
+                );
+            }
+        }
     }
 
     #[test]

@@ -2,8 +2,9 @@
 
 use super::error::MeterError;
 use super::layout::{
-    CONTROL_BYTES, LEASE_BYTES, LEASE_CPUS, PAGE_BYTES, POLICY_BYTES, PORT_PROTOCOLS, PROBES,
-    SERVICES_BYTES, SLOT_BYTES, SLOTS, VERSION, VERSION_MEASURES, at, place, total_bytes,
+    CARRY_PAGES_MAX, CARRY_SLOTS, CONTROL_BYTES, LEASE_BYTES, LEASE_CPUS, LINE_BYTES, PAGE_BYTES,
+    POLICY_BYTES, PORT_PROTOCOLS, PROBES, SERVICES_BYTES, SLOT_BYTES, SLOTS, V4_SLOTS, VERSION,
+    VERSION_MEASURES, at, count_words, place, total_bytes,
 };
 use super::measures::Shape;
 use crate::bpf::{Map, MapSpec, PinFolder, possible_cpus};
@@ -37,7 +38,7 @@ pub struct MeterSpec<'a> {
     pub names: &'a dyn Names,
     /// Whether bytes are those of IP packets, not of frames.
     pub counts_ip: bool,
-    /// Whether rows may have policies: 64 bytes a row more, 8 for each CPU up to eight, and 64 for
+    /// Whether rows may have policies: 64 bytes a row more, 8 for each CPU up to eight, and 32 for
     /// each class of a row.
     pub polices: bool,
     /// Measures beside packets and bytes: for each class of a row, both directions and both banks,
@@ -124,9 +125,9 @@ impl Geometry {
         } else {
             pages(spec.unknown)
         };
-        Ok(Geometry {
+        let geometry = Geometry {
             subscribers: spec.subscribers,
-            slot_pages: pages(2 * spec.keys),
+            slot_pages: (2 * spec.keys).div_ceil(SLOTS),
             unknown_pages,
             classes: spec.services.len() as u32,
             // The lowest bit is the unit's, so that counts of an earlier meter say theirs.
@@ -140,7 +141,12 @@ impl Geometry {
                 0
             },
             shape: Shape::new(spec),
-        })
+        };
+        // The kernel numbers them by 32 bits.
+        match geometry.cells() {
+            found if found > u32::MAX.into() => Err(MeterError::Cells { found }),
+            _ => Ok(geometry),
+        }
     }
 
     /// Whether counters of these sizes and this meaning are the same counters.
@@ -164,6 +170,11 @@ impl Geometry {
         self.slot_pages * SLOTS / 2
     }
 
+    /// Lines of `v4`.
+    pub(super) fn v4_lines(&self) -> u32 {
+        self.slot_pages * SLOTS / V4_SLOTS
+    }
+
     /// Keys in the kernel's hash table: 8 times the share that finds no slot at half load.
     fn spill(&self) -> u32 {
         (self.keys() / 32).max(1024)
@@ -171,16 +182,30 @@ impl Geometry {
 
     /// Bytes of a cell.
     pub(super) fn cell(&self) -> u32 {
-        self.total() + 8 * self.shape.words()
+        8 * (count_words(self.polices) + self.shape.words())
+    }
+
+    /// Cells of both banks.
+    pub(super) fn cells(&self) -> u64 {
+        4 * u64::from(self.classes) * u64::from(self.rows())
+    }
+
+    /// The number of a cell.
+    pub(super) fn cell_at(&self, bank: u64, column: usize, row: u32) -> usize {
+        let column = bank as usize * 2 * self.classes as usize + column;
+        column * self.rows() as usize + row as usize
+    }
+
+    /// Pages of `carry`: those of the overflow row, and those that all cells share, a power of two.
+    pub(super) fn carry_pages(&self) -> (u32, u32) {
+        let own = (8 * self.classes).div_ceil(CARRY_SLOTS);
+        let slots = self.cells().next_power_of_two() / u64::from(CARRY_SLOTS);
+        (own, slots.clamp(1, CARRY_PAGES_MAX.into()) as u32)
     }
 
     /// Bytes of a total.
     pub(super) fn total(&self) -> u32 {
         total_bytes(self.polices)
-    }
-
-    fn cell_bytes(&self) -> u32 {
-        self.classes * 2 * self.cell()
     }
 
     /// Rows that may have a policy.
@@ -196,7 +221,8 @@ impl Geometry {
         let pages = |count: u32| u64::from(count) * u64::from(PAGE_BYTES);
         // Of an entry of a preallocated hash table: key, value, and the kernel's 48 bytes.
         let spill = u64::from(self.spill()) * 88;
-        let cells = 2 * u64::from(self.rows()) * u64::from(self.cell_bytes());
+        let cells = self.cells() * u64::from(self.cell());
+        let (own, shared) = self.carry_pages();
         let per_row = POLICY_BYTES + LEASE_BYTES * self.lease_cpus;
         let policies = u64::from(per_row) * u64::from(self.policed_rows());
         let tags = u64::from(self.tag_bytes()) * u64::from(self.subscribers);
@@ -204,6 +230,8 @@ impl Geometry {
             + self.shape.flow_bytes()
             + pages(self.slot_pages)
             + pages(self.unknown_pages.max(1))
+            + pages(own + shared)
+            + u64::from(self.v4_lines()) * u64::from(LINE_BYTES)
             + spill
             + cells
             + tags
@@ -223,6 +251,8 @@ pub(super) struct Maps {
     pub(super) services: Map,
     pub(super) policies: Map,
     pub(super) leases: Map,
+    pub(super) carry: Map,
+    pub(super) v4: Map,
     pub(super) tags: Map,
     /// With that measure.
     pub(super) flows: Option<Map>,
@@ -232,7 +262,7 @@ pub(super) struct Maps {
 pub(super) const CONTROL_NAME: &str = "weir_meter";
 
 /// Names of pins, in the order of [`Maps::all`].
-const PINS: [&str; 10] = [
+const PINS: [&str; 12] = [
     "meter-control",
     "meter-slots",
     "meter-spill",
@@ -242,6 +272,8 @@ const PINS: [&str; 10] = [
     "meter-services",
     "meter-policies",
     "meter-leases",
+    "meter-carry",
+    "meter-v4",
     "meter-tags",
 ];
 
@@ -258,16 +290,15 @@ impl Maps {
             Map::create(name, &spec)
         };
         let cpus = possible_cpus()? as u32;
+        let (own, shared) = geometry.carry_pages();
         let maps = Maps {
             control: array(CONTROL_NAME, CONTROL_BYTES, 1)?,
             slots: array("weir_meter_keys", PAGE_BYTES, geometry.slot_pages)?,
             spill: Map::create("weir_meter_spil", &MapSpec::hash(24, 8, geometry.spill()))?,
             unknown: array("weir_meter_unkn", PAGE_BYTES, geometry.unknown_pages.max(1))?,
-            cells: array(
-                "weir_meter_cell",
-                geometry.cell_bytes(),
-                2 * geometry.rows(),
-            )?,
+            cells: array("weir_meter_cell", geometry.cell(), geometry.cells() as u32)?,
+            carry: array("weir_meter_carr", PAGE_BYTES, own + shared)?,
+            v4: array("weir_meter_v4", LINE_BYTES, geometry.v4_lines())?,
             totals: array("weir_meter_tot", 4 * geometry.total(), cpus)?,
             services: array("weir_meter_serv", SERVICES_BYTES, 1)?,
             policies: array("weir_meter_pol", POLICY_BYTES, geometry.policed_rows())?,
@@ -333,7 +364,7 @@ impl Maps {
         Ok(())
     }
 
-    fn all(&self) -> [&Map; 10] {
+    fn all(&self) -> [&Map; 12] {
         [
             &self.control,
             &self.slots,
@@ -344,6 +375,8 @@ impl Maps {
             &self.services,
             &self.policies,
             &self.leases,
+            &self.carry,
+            &self.v4,
             &self.tags,
         ]
     }
@@ -403,9 +436,11 @@ impl Maps {
                 services,
                 policies,
                 leases,
+                carry,
+                v4,
                 tags,
             ],
-        ) = <[Map; 10]>::try_from(found)
+        ) = <[Map; 12]>::try_from(found)
         else {
             return Ok(None);
         };
@@ -445,6 +480,8 @@ impl Maps {
             services,
             policies,
             leases,
+            carry,
+            v4,
             tags,
             flows,
         };

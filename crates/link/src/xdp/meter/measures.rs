@@ -2,7 +2,7 @@
 
 use super::bank::Banks;
 use super::error::MeterError;
-use super::layout::{FLOW_BYTES, FLOW_SLOTS, flow, total_bytes};
+use super::layout::{FLOW_BYTES, FLOW_SLOTS, count_words, flow};
 use super::maps::MeterSpec;
 use crate::bpf::grace_period;
 use siphasher::sip::SipHasher13;
@@ -65,7 +65,7 @@ impl Shape {
             shape.columns += columns;
             shape.states += states;
         }
-        let mut state = total_bytes(spec.polices) / 8 + shape.columns;
+        let mut state = count_words(spec.polices) + shape.columns;
         for measure in spec.measures {
             if let MeasureConfig::Flows { max, idle_ns } = measure {
                 // At half load few flows find no place.
@@ -116,7 +116,7 @@ fn meaning(measures: &[MeasureConfig]) -> u64 {
 /// The measures as the stage counts them.
 pub(super) fn compile(spec: &MeterSpec<'_>) -> Result<Vec<Measured>, MeterError> {
     let shape = Shape::new(spec);
-    let first = total_bytes(spec.polices) / 8;
+    let first = count_words(spec.polices);
     let (mut column, mut state) = (first, first + shape.columns);
     let at = |word: u32| (8 * word) as i16;
     let mut compiled = Vec::new();

@@ -17,7 +17,8 @@
 //! The stage adds to cells and totals, and enters unknown keys. The process writes slots, by plain
 //! stores in the mapped table, without a system call:
 //!
-//! - **New key.** Key first, then the slot's third word, which makes it valid: one store.
+//! - **New key.** Key first, then the slot's third word, which makes it valid: one store. An IPv4 address
+//!   and its row are one word, for which all of this is one store.
 //! - **Another row.** One store of the third word: each frame belongs to the old row or to the new.
 //! - **End.** One store of the third word, without a row. The slot is used for another key only
 //!   after the next cut: until then a program may still compare the old key.
@@ -73,6 +74,7 @@ pub struct Meter {
     banks: Arc<Banks>,
     control: MapMemory,
     slots: MapMemory,
+    v4: MapMemory,
     policies: MapMemory,
     leases: MapMemory,
     tags: MapMemory,
@@ -177,6 +179,7 @@ impl Meter {
             banks: Arc::new(Banks::new(&maps, &geometry)?),
             control: mapped(&maps.control)?,
             slots: mapped(&maps.slots)?,
+            v4: mapped(&maps.v4)?,
             policies: mapped(&maps.policies)?,
             leases: mapped(&maps.leases)?,
             tags: mapped(&maps.tags)?,

@@ -93,6 +93,7 @@ impl Meter {
                 seed: geometry.seed,
                 subscribers: geometry.subscribers,
                 slot_pages: geometry.slot_pages,
+                v4_lines: geometry.v4_lines(),
                 unknown_pages: geometry.unknown_pages,
                 listed: geometry.classes as u16 - 4,
                 filters: self.filters.clone(),
@@ -100,7 +101,7 @@ impl Meter {
                 // Frames at a mirror port are copies.
                 polices: geometry.polices && matches!(direction_of, DirectionOf::One(_)),
                 total: geometry.total(),
-                cell: geometry.cell(),
+                carry_pages: geometry.carry_pages(),
                 lease_cpus: geometry.lease_cpus,
                 measures: self.measures.clone(),
                 flow_pages: geometry.shape.flow_pages,

@@ -7,7 +7,7 @@ use weir_filter::backend::ebpf::{
 };
 
 /// In the tables: no service.
-const NONE: i32 = 255;
+pub(super) const NONE: i32 = 255;
 
 impl Emit<'_> {
     /// Stores the frame's class.

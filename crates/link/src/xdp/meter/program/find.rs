@@ -1,8 +1,7 @@
 //! Whose a frame is: its keys in the order of looking up, then the table of unknown keys.
 
 use super::super::layout::{
-    HOME_SHIFT, MUL_A, MUL_B, PAGE_BYTES, PREFIX_LENGTHS_MAX, PROBES, SLOT_BYTES, at, kind, place,
-    state,
+    MUL_A, MUL_B, PAGE_BYTES, PREFIX_LENGTHS_MAX, PROBES, SLOT_BYTES, at, kind, place, state,
 };
 use super::{Emit, FRAME, Routines, Spec, stack};
 use crate::xdp::abi::{compare_exchange, exchange};
@@ -164,6 +163,15 @@ impl Emit<'_> {
                 Insn::load(op::DW, Reg::R1, Reg::FP, stack::ADDRESS),
                 Insn::load(op::DW, Reg::R2, Reg::FP, stack::ADDRESS_REST),
             ]);
+            if exact == kind::V4 {
+                self.asm.call(routines.v4);
+                self.jump(op::JNE, Reg::R0, 0, found);
+                self.unless_used(kind::V4_AMONG_SLOTS, prefixes);
+                self.push(&[
+                    Insn::load(op::DW, Reg::R1, Reg::FP, stack::ADDRESS),
+                    Insn::load(op::DW, Reg::R2, Reg::FP, stack::ADDRESS_REST),
+                ]);
+            }
             self.find(routines, exact, found);
             self.asm.bind(prefixes);
             self.unless_used(prefix, unknown);
@@ -246,7 +254,8 @@ fn begin(asm: &mut Asm, spec: &Spec, map: u16, pages: u32, none: Label) {
     lose_track(asm, HOME);
     asm.extend([
         Insn::mov64(Reg::R4, HOME),
-        Insn::alu64(op::AND, Reg::R4, pages as i32 - 1),
+        Insn::alu64(op::MUL, Reg::R4, pages as i32),
+        Insn::alu64(op::RSH, Reg::R4, 32),
         Insn::store(op::W, Reg::FP, -4, Reg::R4),
         Insn::mov64(Reg::R2, Reg::FP),
         Insn::alu64(op::ADD, Reg::R2, -4),
@@ -256,8 +265,8 @@ fn begin(asm: &mut Asm, spec: &Spec, map: u16, pages: u32, none: Label) {
     asm.jump(Insn::jump64(op::JEQ, Reg::R0, 0), none);
     asm.extend([
         Insn::mov64(PAGE, Reg::R0),
-        Insn::alu64(op::RSH, HOME, HOME_SHIFT as i32 - 32),
         Insn::alu64(op::LSH, HOME, 6),
+        Insn::alu64(op::AND, HOME, PAGE_BYTES as i32 - 64),
     ]);
 }
 

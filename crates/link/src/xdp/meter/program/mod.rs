@@ -9,7 +9,7 @@
 //!                       classify.rs               count.rs                           measure.rs
 //! ```
 //!
-//! The bank is read once, so that a cell and a total are always of the same bank. Whatever the frame
+//! The frames that are most have a short way (quick.rs). The bank is read once, so that a cell and a total are always of the same bank. Whatever the frame
 //! is, it is counted in exactly one cell. With policies, its outcome is decided before it is
 //! counted, and done afterwards (police.rs).
 
@@ -20,6 +20,8 @@ mod measure;
 mod parse;
 mod police;
 mod process;
+mod quick;
+mod v4;
 
 pub(in crate::xdp) use process::{count_program, emit_handed, settle_program};
 
@@ -72,6 +74,8 @@ mod stack {
     pub(super) const LEASE: i16 = -176;
     /// Bytes that were added to it.
     pub(super) const TAKEN: i16 = -184;
+    /// The number of the frame's cell, when it is counted.
+    pub(super) const NUMBER: i16 = TAKEN;
     /// The time.
     pub(super) const NOW: i16 = -192;
     /// Of a frame that may go either way: its direction, and the destination address.
@@ -114,6 +118,7 @@ pub(in crate::xdp) struct Spec {
     pub(super) seed: u64,
     pub(super) subscribers: u32,
     pub(super) slot_pages: u32,
+    pub(super) v4_lines: u32,
     pub(super) unknown_pages: u32,
     /// Services that the configuration lists; four classes follow.
     pub(super) listed: u16,
@@ -122,9 +127,10 @@ pub(in crate::xdp) struct Spec {
     pub(super) counts_ip: bool,
     /// Whether frames are policed.
     pub(super) polices: bool,
-    /// Bytes of a total, and of a cell.
+    /// Bytes of a total.
     pub(super) total: u32,
-    pub(super) cell: u32,
+    /// Pages of `carry`: of the overflow row, and shared.
+    pub(super) carry_pages: (u32, u32),
     pub(super) lease_cpus: u32,
     pub(super) measures: Vec<Measured>,
     pub(super) flow_pages: u32,
@@ -186,9 +192,11 @@ impl Spec {
 #[must_use]
 pub(in crate::xdp) struct Routines {
     find: Label,
+    v4: Label,
     claim: Label,
     charge: Label,
     flow: Label,
+    pub(super) carry: Label,
     first_place: u16,
 }
 
@@ -196,9 +204,11 @@ impl Routines {
     fn new(asm: &mut Asm, first_place: u16) -> Routines {
         Routines {
             find: asm.label(),
+            v4: asm.label(),
             claim: asm.label(),
             charge: asm.label(),
             flow: asm.label(),
+            carry: asm.label(),
             first_place,
         }
     }
@@ -218,11 +228,14 @@ pub(in crate::xdp) fn emit(
         spec,
         hook,
         first_place,
+        is_sum: false,
         direction: match spec.direction_of {
             DirectionOf::One(direction) => Some(direction),
             DirectionOf::Each(_) => None,
         },
     };
+    let done = emit.asm.label();
+    emit.quick(&routines, done);
     emit.begin();
     emit.parse();
     match &spec.direction_of {
@@ -233,6 +246,7 @@ pub(in crate::xdp) fn emit(
     emit.police(&routines);
     emit.count(&routines)?;
     emit.act();
+    emit.asm.bind(done);
     Ok(routines)
 }
 
@@ -253,9 +267,11 @@ pub(in crate::xdp) fn emit_routine(
 
 /// Adds the routines of a stage that was emitted.
 pub(in crate::xdp) fn emit_routines(asm: &mut Asm, spec: &Spec, routines: Routines) {
+    v4::emit_v4(asm, spec, routines.v4, routines.first_place);
     find::emit_find(asm, spec, routines.find, routines.first_place);
     find::emit_claim(asm, spec, routines.claim, routines.first_place);
     police::emit_charge(asm, spec, routines.charge);
+    count::emit_carry(asm, spec, routines.carry, routines.first_place);
     measure::emit_flow(asm, spec, routines.flow, routines.first_place);
 }
 
@@ -264,6 +280,8 @@ struct Emit<'a> {
     spec: &'a Spec,
     hook: At,
     first_place: u16,
+    /// Whether what is counted is no frame but the sum of many.
+    is_sum: bool,
     /// `None` if each frame says it: [`stack::DIRECTION`].
     direction: Option<Direction>,
 }

@@ -23,7 +23,7 @@ const TCP_OFFSET_AT: i16 = 12;
 const UDP_HEADER: i32 = 8;
 
 /// A number in network order, as it is loaded.
-fn wire(number: u16) -> i32 {
+pub(super) fn wire(number: u16) -> i32 {
     number.to_be().into()
 }
 

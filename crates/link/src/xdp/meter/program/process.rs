@@ -81,6 +81,7 @@ pub(in crate::xdp) fn settle_program(spec: &Spec) -> Result<Vec<Insn>, EmitError
         spec: &spec,
         hook: At::Process,
         first_place: 0,
+        is_sum: true,
         direction: match spec.direction_of {
             DirectionOf::One(direction) => Some(direction),
             DirectionOf::Each(_) => None,
@@ -134,5 +135,6 @@ pub(in crate::xdp) fn settle_program(spec: &Spec) -> Result<Vec<Insn>, EmitError
     emit.count(&routines)?;
     emit.asm.bind(out);
     emit.push(&[Insn::mov32(Reg::R0, XDP_PASS), Insn::exit()]);
+    super::count::emit_carry(&mut asm, &spec, routines.carry, 0);
     asm.finish(&Limits::default())
 }
