@@ -10,7 +10,7 @@ use crate::sa::{InboundSa, Opened, OutboundSa, payload_max};
 use crate::tunnel::{Mode, Tunnel, decapsulate_ecn};
 use std::collections::HashMap;
 use std::net::IpAddr;
-use weir_wire::field::{read_u16, read_u32, write};
+use weir_wire::field::{read_u16, read_u32};
 use weir_wire::{Protocol, udp};
 
 /// The outcome of a packet that leaves.
@@ -483,7 +483,7 @@ impl Gateway {
                     let payload = headers.payload(packet);
                     let made = sa.seal(now, payload, headers.protocol.0, &mut out);
                     made.map(|()| {
-                        state_payload(&mut out[headroom..], ESP);
+                        ip::state_payload(&mut out[headroom..], ESP);
                         out
                     })
                 }
@@ -690,7 +690,7 @@ impl Gateway {
                 let len = at + payload.len();
                 packet.copy_within(payload, at);
                 let whole = &mut packet[..len];
-                state_payload(whole, Protocol(next_header));
+                ip::state_payload(whole, Protocol(next_header));
                 whole
             }
         };
@@ -782,26 +782,4 @@ fn no_transport(tunnel: &Tunnel, headers: &Headers) -> Option<&'static str> {
         return Some("transport-address");
     }
     headers.fragment.map(|_| "transport-fragment")
-}
-
-/// Writes protocol and length of a packet whose payload was exchanged.
-fn state_payload(packet: &mut [u8], protocol: Protocol) {
-    let len = packet.len();
-    if packet[0] >> 4 == 4 {
-        packet[9] = protocol.0;
-        write(packet, 2, &(len.min(0xffff) as u16).to_be_bytes());
-        ip::refresh(packet);
-        return;
-    }
-    let payload = len - 40;
-    write(packet, 4, &(payload.min(0xffff) as u16).to_be_bytes());
-    // The last extension header before the payload names it.
-    let (mut at, mut next) = (6, 40);
-    while let 0 | 43 | 60 = packet[at]
-        && next + 2 <= packet.len()
-    {
-        at = next;
-        next += 8 + usize::from(packet[next + 1]) * 8;
-    }
-    packet[at] = protocol.0;
 }

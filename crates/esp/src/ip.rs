@@ -195,6 +195,28 @@ pub(crate) fn refresh(packet: &mut [u8]) {
     write(packet, 10, &checksum.to_be_bytes());
 }
 
+/// Writes protocol and length of a packet whose payload was exchanged.
+pub(crate) fn state_payload(packet: &mut [u8], protocol: Protocol) {
+    let len = packet.len();
+    if packet[0] >> 4 == 4 {
+        packet[9] = protocol.0;
+        write(packet, 2, &(len.min(0xffff) as u16).to_be_bytes());
+        refresh(packet);
+        return;
+    }
+    let payload = len - 40;
+    write(packet, 4, &(payload.min(0xffff) as u16).to_be_bytes());
+    // The last extension header before the payload names it.
+    let (mut at, mut next) = (6, 40);
+    while let 0 | 43 | 60 = packet[at]
+        && next + 2 <= packet.len()
+    {
+        at = next;
+        next += 8 + usize::from(packet[next + 1]) * 8;
+    }
+    packet[at] = protocol.0;
+}
+
 /// Cuts an IPv4 packet into fragments of at most `mtu` bytes each (RFC 791
 /// §3.2). Options are copied to the first one, and to the others if their copy
 /// bit says so; no fragment if `mtu` has no room for eight bytes.
