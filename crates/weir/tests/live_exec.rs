@@ -18,6 +18,8 @@ mod limits;
 mod live;
 #[path = "exec/names.rs"]
 mod names;
+#[path = "exec/programs.rs"]
+mod programs;
 #[path = "exec/random.rs"]
 mod random;
 #[path = "exec/shared.rs"]
