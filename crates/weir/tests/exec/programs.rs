@@ -33,3 +33,54 @@ fn calls_by_number_are_weirs() {
     );
     assert_eq!(kernels, weirs);
 }
+
+/// A peer that closes a connection with bytes unread resets it: what it had written before arrives, whichever
+/// end is of a child.
+#[test]
+fn what_was_written_before_a_reset_arrives() {
+    let Some(kernel) = bench("exec-before-reset", &["python3"]) else {
+        return;
+    };
+    let script = "
+import os, select, socket, sys
+listener = socket.create_server(('127.0.0.1', 0))
+at = listener.getsockname()
+socket.create_connection(at).close()
+listener.accept()[0].close()
+def serve():
+    for _ in range(100):
+        connection, _ = listener.accept()
+        select.select([connection], [], [])
+        connection.sendall(b'refused')
+        connection.close()
+def ask():
+    for _ in range(100):
+        connection = socket.create_connection(at)
+        said = []
+        try:
+            while True:
+                connection.sendall(b'x' * 1000)
+        except OSError as error:
+            said.append(error.errno)
+        for _ in range(3):
+            try:
+                said.append(connection.recv(100))
+            except OSError as error:
+                said.append(error.errno)
+        print(said, flush=True)
+child = os.fork()
+if (child == 0) == (sys.argv[1] == 'ask'):
+    ask()
+else:
+    serve()
+if child == 0:
+    os._exit(0)
+os.wait()
+";
+    for child in ["ask", "serve"] {
+        let [kernels, weirs] = on_both(&kernel, &["python3", "-c", script, child]);
+        let expected = "[104, b'refused', b'', b'']\n".repeat(100);
+        assert_eq!(kernels, expected, "{child}");
+        assert_eq!(weirs, expected, "{child}");
+    }
+}
