@@ -84,3 +84,47 @@ os.wait()
         assert_eq!(weirs, expected, "{child}");
     }
 }
+
+#[test]
+fn udp_sockets_can_reuse_an_address() {
+    let Some(kernel) = bench("exec-reuse", &["python3"]) else {
+        return;
+    };
+    let script = "
+import socket
+def bound(port, *options):
+    one = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    for option in options:
+        one.setsockopt(socket.SOL_SOCKET, option, 1)
+    try:
+        one.bind(('127.0.0.1', port))
+    except OSError as error:
+        return print(error.errno)
+    one.settimeout(0.3)
+    return one
+def ask(*all):
+    sender = bound(0)
+    for number in range(10):
+        sender.sendto(b'datagram', ('127.0.0.1', port))
+    for one in all:
+        count = 0
+        try:
+            while one.recv(100):
+                count += 1
+        except TimeoutError:
+            print(count)
+a = bound(0, socket.SO_REUSEADDR)
+port = a.getsockname()[1]
+b, c = bound(port, socket.SO_REUSEADDR), bound(port, socket.SO_REUSEADDR)
+bound(port)
+bound(port, socket.SO_REUSEPORT)
+ask(a, b, c)
+c.close()
+ask(a, b)
+a.close()
+ask(b, bound(port, socket.SO_REUSEADDR, socket.SO_REUSEPORT))
+";
+    let [kernels, weirs] = on_both(&kernel, &["python3", "-c", script]);
+    assert_eq!(kernels, "98\n98\n0\n0\n10\n0\n10\n0\n10\n");
+    assert_eq!(weirs, kernels);
+}
