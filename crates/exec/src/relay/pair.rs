@@ -261,14 +261,12 @@ impl Pair {
                 }
             }
             if self.down_done {
-                return Ok(());
+                return self.failed.map_or(Ok(()), |error| Err(End::Failed(error)));
             }
             match self.stream.poll_read(context, scratch) {
                 Poll::Pending => return Ok(()),
+                Poll::Ready(Ok(0)) if self.failed.is_some() => self.down_done = true,
                 Poll::Ready(Ok(0)) => {
-                    if let Some(error) = self.failed {
-                        return Err(End::Failed(error));
-                    }
                     self.down_done = true;
                     let _ = shutdown(&self.fd, rustix::net::Shutdown::Write);
                     return Ok(());

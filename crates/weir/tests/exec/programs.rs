@@ -52,6 +52,8 @@ def serve():
         connection, _ = listener.accept()
         select.select([connection], [], [])
         connection.sendall(b'refused')
+        if sys.argv[2] == 'ends':
+            connection.shutdown(socket.SHUT_WR)
         connection.close()
 def ask():
     for _ in range(100):
@@ -67,7 +69,7 @@ def ask():
                 said.append(connection.recv(100))
             except OSError as error:
                 said.append(error.errno)
-        print(said, flush=True)
+        print(said if sys.argv[2] == 'resets' else said[1:], flush=True)
 child = os.fork()
 if (child == 0) == (sys.argv[1] == 'ask'):
     ask()
@@ -78,10 +80,14 @@ if child == 0:
 os.wait()
 ";
     for child in ["ask", "serve"] {
-        let [kernels, weirs] = on_both(&kernel, &["python3", "-c", script, child]);
-        let expected = "[104, b'refused', b'', b'']\n".repeat(100);
-        assert_eq!(kernels, expected, "{child}");
-        assert_eq!(weirs, expected, "{child}");
+        for (how, line) in [
+            ("resets", "[104, b'refused', b'', b'']\n"),
+            ("ends", "[b'refused', b'', b'']\n"),
+        ] {
+            let [kernels, weirs] = on_both(&kernel, &["python3", "-c", script, child, how]);
+            assert_eq!(kernels, line.repeat(100), "{child} {how}");
+            assert_eq!(weirs, kernels, "{child} {how}");
+        }
     }
 }
 
