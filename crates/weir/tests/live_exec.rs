@@ -24,6 +24,8 @@ mod programs;
 mod random;
 #[path = "exec/shared.rs"]
 mod shared;
+#[path = "exec/suites.rs"]
+mod suites;
 #[path = "common/tap.rs"]
 mod tap;
 
