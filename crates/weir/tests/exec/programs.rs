@@ -134,3 +134,32 @@ ask(b, bound(port, socket.SO_REUSEADDR, socket.SO_REUSEPORT))
     assert_eq!(kernels, "98\n98\n0\n0\n10\n0\n10\n0\n10\n");
     assert_eq!(weirs, kernels);
 }
+
+/// Of sockets that another process has, too.
+#[test]
+fn an_address_is_free_once_its_socket_is_closed() {
+    let Some(kernel) = bench("exec-free", &["python3"]) else {
+        return;
+    };
+    let script = "
+import os, socket
+keeps = socket.create_server(('127.0.0.1', 0))
+child = os.fork()
+if child == 0:
+    for turn in range(200):
+        socket.create_server(('127.0.0.1', 24001)).close()
+        datagrams = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        datagrams.bind(('127.0.0.1', 24001))
+        datagrams.close()
+    keeps = socket.create_server(('127.0.0.1', 24001))
+    try:
+        socket.create_server(('127.0.0.1', 24001))
+    except OSError as error:
+        print(error.errno, flush=True)
+    os._exit(0)
+print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+";
+    let [kernels, weirs] = on_both(&kernel, &["python3", "-c", script]);
+    assert_eq!(kernels, "98\n0\n");
+    assert_eq!(weirs, kernels);
+}
