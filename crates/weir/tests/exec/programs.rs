@@ -163,3 +163,102 @@ print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
     assert_eq!(kernels, "98\n0\n");
     assert_eq!(weirs, kernels);
 }
+
+/// A server with several threads, each with an epoll set, to clients of the kernel.
+#[test]
+fn memcached_serves_clients_from_its_threads() {
+    let Some(kernel) = bench("exec-memcached", &["memcached", "python3"]) else {
+        return;
+    };
+    let program = [
+        "memcached",
+        "-l",
+        "192.0.2.5",
+        "-p",
+        "11211",
+        "-U",
+        "0",
+        "-t",
+        "2",
+    ];
+    let server = exec(&kernel, &["--stats"], &program);
+    drop(connect(&kernel, 11211));
+    let script = "
+import random, socket, threading
+done = []
+def one(number):
+    stream = socket.create_connection(('192.0.2.5', 11211), 10)
+    file = stream.makefile('rb')
+    chance = random.Random(number)
+    for turn in range(50):
+        value = bytes(chance.randrange(33, 127) for _ in range(chance.choice([1, 100, 5000])))
+        stream.sendall(b'set k%d 0 0 %d\\r\\n%s\\r\\n' % (number, len(value), value))
+        assert file.readline() == b'STORED\\r\\n'
+        stream.sendall(b'get k%d\\r\\n' % number)
+        assert file.readline() == b'VALUE k%d 0 %d\\r\\n' % (number, len(value))
+        assert file.read(len(value) + 7) == value + b'\\r\\nEND\\r\\n'
+    done.append(number)
+threads = [threading.Thread(target=one, args=(number,)) for number in range(20)]
+for thread in threads:
+    thread.start()
+for thread in threads:
+    thread.join()
+print(len(done))
+";
+    let script = kernel.folder.write("clients.py", script.as_bytes());
+    assert_eq!(kernel.run(&format!("python3 {script}")), b"20\n");
+    server.signal(Signal::TERM);
+    let ended = server.end();
+    assert_eq!(ended.code, Some(0), "{ended:?}");
+    check_owner(&ended);
+}
+
+/// A server that is a client, too: with connections of two threads to the kernel's server.
+#[test]
+fn haproxy_passes_requests_on() {
+    let Some(kernel) = bench("exec-haproxy", &["haproxy", "python3", "curl"]) else {
+        return;
+    };
+    let body: Vec<u8> = (0..700_000_u32).map(|at| ((at * 7) >> 3) as u8).collect();
+    kernel.folder.write("file", &body);
+    let site = kernel.folder.path("");
+    let line = format!("python3 -m http.server 8080 --bind 192.0.2.1 --directory {site}");
+    let _server = kernel.server(&line, 8080);
+    let config = "
+global
+  nbthread 2
+defaults
+  timeout connect 5s
+  timeout client 10s
+  timeout server 10s
+listen http
+  mode http
+  bind 192.0.2.5:8000
+  server one 192.0.2.1:8080 check
+listen tcp
+  mode tcp
+  bind 192.0.2.5:8001
+  server one 192.0.2.1:8080
+";
+    let config = kernel.folder.write("haproxy.cfg", config.as_bytes());
+    let program = ["haproxy", "-db", "-f", &config];
+    let proxy = exec(&kernel, &["--stats"], &program);
+    let out = kernel.folder.path("out");
+    for port in [8000, 8001] {
+        drop(connect(&kernel, port));
+        let url = format!("http://192.0.2.5:{port}/file");
+        for urls in [
+            format!("-o {out} {url}"),
+            format!("-o {out} {url} -o {out} {url}"),
+        ] {
+            std::fs::write(&out, "").unwrap();
+            kernel.run(&format!("curl -sSf --retry 5 {urls}"));
+            assert!(std::fs::read(&out).unwrap() == body, "{port}");
+        }
+    }
+    // It ends when its connections have.
+    proxy.signal_at_once(Signal::USR1);
+    let ended = proxy.end();
+    assert_eq!(ended.code, Some(0), "{ended:?}");
+    check_owner(&ended);
+}
