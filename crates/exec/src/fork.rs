@@ -18,7 +18,7 @@
 use crate::relay::protocol::{CLOSE, LEASE, TAKE};
 use crate::relay::{self, Child, Got};
 use crate::sock::Sock;
-use crate::{host, ready_sets, real, signals, table};
+use crate::{host, ready_sets, real, signals, stats, table};
 use libc::{c_char, c_int, pid_t};
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -133,6 +133,7 @@ extern "C" fn in_child() {
     // The link is the parent's, and free when the parent ends, however long the child lives.
     table::close_hidden();
     host::begin_anew();
+    stats::begin_anew();
     if let Some(control) = &control {
         table::hide(control.as_raw_fd());
     }

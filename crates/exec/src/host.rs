@@ -13,7 +13,7 @@ use crate::stats;
 use crate::table;
 use libc::c_int;
 use std::net::{IpAddr, SocketAddr};
-use std::os::fd::{AsRawFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, IntoRawFd, OwnedFd, RawFd};
 use std::path::PathBuf;
 use std::sync::atomic::{
     AtomicBool, AtomicI32, AtomicPtr,
@@ -518,11 +518,8 @@ pub(crate) fn hide(fd: OwnedFd) -> OwnedFd {
 
 /// Closes a descriptor that is not in the table.
 fn close_own(fd: OwnedFd) {
-    let raw = fd.into_raw_fd();
-    // SAFETY: the number was just released by its owner.
-    let fd = unsafe { OwnedFd::from_raw_fd(raw) };
-    let _inside = signals::enter();
-    drop(fd);
+    // SAFETY: its owner has just released it.
+    unsafe { crate::real::close(fd.into_raw_fd()) };
 }
 
 /// Whose an address is.

@@ -146,6 +146,13 @@ real! {
         time_ms: c_int,
         mask: *const libc::sigset_t,
     ) -> c_int;
+    fn epoll_pwait2(
+        set: c_int,
+        events: *mut libc::epoll_event,
+        most: c_int,
+        time: *const timespec,
+        mask: *const libc::sigset_t,
+    ) -> c_int;
     fn epoll_ctl(set: c_int, how: c_int, fd: c_int, event: *mut libc::epoll_event) -> c_int;
     fn fork() -> libc::pid_t;
     fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int;

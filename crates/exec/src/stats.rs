@@ -1,6 +1,10 @@
 //! `--stats`: which calls and sockets were whose.
 
 use crate::host::{say, settings};
+use std::fs::OpenOptions;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use weir_stack::iface::Counters;
 
@@ -49,11 +53,30 @@ static SOCKETS: [AtomicU64; 2] = [const { AtomicU64::new(0) }; 2];
 /// standard path.
 static PACKETS: [AtomicU64; 2] = [const { AtomicU64::new(0) }; 2];
 
+/// Where the counts are appended instead of printed. It is read at the start, since programs write over their
+/// environment.
+static FILE: OnceLock<PathBuf> = OnceLock::new();
+
+fn note_file() {
+    if let Some(path) = std::env::var_os("WEIR_EXEC_STATS") {
+        let _ = FILE.set(path.into());
+    }
+}
+
 /// Begins to count, if the environment asks for it.
 pub(crate) fn begin() {
+    note_file();
     let stats = settings().is_some_and(|settings| settings.stats);
     ON.store(stats, Relaxed);
     PRINTS.store(stats, Relaxed);
+}
+
+/// Begins to count anew, in the child of a fork: what the parent has done is the parent's.
+pub(crate) fn begin_anew() {
+    let counts = KERNELS.iter().chain(&WEIRS).chain(&SOCKETS);
+    for count in counts.chain(&PACKETS) {
+        count.store(0, Relaxed);
+    }
 }
 
 /// Counts a call on a descriptor of the kernel.
@@ -75,6 +98,7 @@ pub(crate) fn weirs(call: Call) {
 /// Begins to count trapped calls alone, if the environment asks for it: this process's own calls are not the
 /// program's.
 pub(crate) fn begin_trapped() {
+    note_file();
     PRINTS.store(settings().is_some_and(|settings| settings.stats), Relaxed);
 }
 
@@ -116,20 +140,27 @@ pub(crate) fn print() {
     };
     let [kernels, weirs] = sockets;
     let process = std::process::id();
-    say(&format!(
-        "process {process}: sockets of weir {weirs}, of the kernel {kernels}"
-    ));
     let [filter, standard] = [0, 1].map(|at| PACKETS[at].load(Relaxed));
-    say(&format!(
-        "process {process}: packets received by a header filter {filter}, by the standard path \
-         {standard}"
-    ));
-    say(&format!(
-        "process {process}: calls on weir's: {}",
-        list(&WEIRS)
-    ));
-    say(&format!(
-        "process {process}: calls on others: {}",
-        list(&KERNELS)
-    ));
+    let (of_weir, of_kernel) = (list(&WEIRS), list(&KERNELS));
+    let lines = [
+        format!("sockets of weir {weirs}, of the kernel {kernels}"),
+        format!("packets received by a header filter {filter}, by the standard path {standard}"),
+        format!("calls on weir's: {of_weir}"),
+        format!("calls on others: {of_kernel}"),
+    ];
+    let lines = lines.map(|line| format!("process {process}: {line}"));
+    let appended = FILE.get().map(|path| append(path, &lines.join("\n")));
+    match appended {
+        None => lines.iter().for_each(|line| say(line)),
+        Some(Ok(())) => {}
+        Some(Err(error)) => say(&format!(
+            "process {process} cannot write its counts: {error}"
+        )),
+    }
+}
+
+/// Appends lines in one piece, so that those of other processes stand before or behind.
+fn append(path: &Path, lines: &str) -> std::io::Result<()> {
+    let mut file = OpenOptions::new().append(true).create(true).open(path)?;
+    file.write_all(format!("{lines}\n").as_bytes())
 }

@@ -188,7 +188,7 @@ pub(crate) fn find(name: &str) -> Option<PathBuf> {
 }
 
 /// Debian packages of programs, where the names differ.
-const PACKAGES: [(&str, &str); 26] = [
+const PACKAGES: [(&str, &str); 27] = [
     ("bird", "bird2"),
     ("birdc", "bird2"),
     ("bridge", "iproute2"),
@@ -212,6 +212,7 @@ const PACKAGES: [(&str, &str); 26] = [
     ("ss", "iproute2"),
     ("swanctl", "strongswan-swanctl"),
     ("sysctl", "procps"),
+    ("tclsh", "tcl"),
     ("turnserver", "coturn"),
     ("turnutils_natdiscovery", "coturn"),
     ("unshare", "util-linux"),

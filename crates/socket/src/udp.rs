@@ -70,7 +70,7 @@ impl UdpSocket {
     }
 
     /// As [`UdpSocket::bind`], with both IP versions (`IPV6_V6ONLY` off) or with port sharing
-    /// (`SO_REUSEPORT`) by `how`.
+    /// (`SO_REUSEPORT`, `SO_REUSEADDR`) by `how`.
     ///
     /// # Errors
     /// As [`UdpSocket::bind`].
@@ -618,6 +618,7 @@ mod tests {
     const SHARED: UdpBind = UdpBind {
         shared: true,
         both_versions: false,
+        reuse_address: false,
     };
 
     fn at(text: &str) -> SocketAddr {

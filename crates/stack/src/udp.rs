@@ -213,6 +213,10 @@ pub struct UdpBind {
     /// lasts as long as the set of sockets. Multicast and broadcast datagrams go to each
     /// socket. A connected socket receives only from its peer.
     pub shared: bool,
+    /// Whether other sockets with this flag may have the address and port, too (`SO_REUSEADDR`):
+    /// the socket that was bound last receives. Multicast and broadcast datagrams go to each
+    /// socket.
+    pub reuse_address: bool,
 }
 
 /// The local and remote address of a socket.
@@ -230,6 +234,7 @@ struct Socket {
     both: bool,
     /// Whether other sockets may share the address and port.
     shared: bool,
+    reuse_address: bool,
     /// Whether the socket is in the table of binds.
     is_bound: bool,
     /// The address and versions of IP that the socket was bound to.
@@ -308,6 +313,7 @@ impl Sockets {
             local,
             both,
             shared: how.shared,
+            reuse_address: how.reuse_address,
             is_bound: true,
             bound: (local, both),
             link: 0,
@@ -747,6 +753,7 @@ impl Socket {
             local: self.local,
             both: self.both,
             shared: self.shared,
+            reuse_address: self.reuse_address,
         }
     }
 

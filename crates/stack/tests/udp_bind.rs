@@ -1,4 +1,4 @@
-//! Several UDP sockets bound to one address and port (`SO_REUSEPORT`): which of them receives.
+//! Several UDP sockets bound to one address and port (`SO_REUSEPORT`, `SO_REUSEADDR`): which of them receives.
 
 mod common;
 
@@ -18,6 +18,12 @@ const ALL: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 255);
 const SHARED: UdpBind = UdpBind {
     both_versions: false,
     shared: true,
+    reuse_address: false,
+};
+const REUSED: UdpBind = UdpBind {
+    both_versions: false,
+    shared: false,
+    reuse_address: true,
 };
 
 fn at(text: &str) -> SocketAddr {
@@ -98,6 +104,43 @@ fn peers_are_spread_and_each_stays_with_one_socket() {
         assert_eq!(heard(&mut world, &sockets).len(), expected);
     }
     assert!(world.stack.udp_bind(at("0.0.0.0:9")).is_ok());
+}
+
+/// As in Linux.
+#[test]
+fn of_those_that_reuse_an_address_the_last_receives() {
+    let (mut world, _) = world(0);
+    let bind = |world: &mut World, how| world.stack.udp_bind_with(at("0.0.0.0:9"), how);
+    let mut sockets: Vec<UdpId> = (0..3).map(|_| bind(&mut world, REUSED).unwrap()).collect();
+    assert!(bind(&mut world, UdpBind::default()).is_err());
+    assert!(bind(&mut world, SHARED).is_err());
+    let heard_by = |world: &mut World, sockets: &[UdpId]| {
+        for number in 0..20 {
+            hear(world, peer(number), OURS);
+        }
+        let heard = heard(world, sockets);
+        assert_eq!(heard.len(), 20);
+        assert!(heard.iter().all(|(socket, _)| *socket == heard[0].0));
+        heard[0].0
+    };
+    assert_eq!(heard_by(&mut world, &sockets), 2);
+    world.stack.udp_close(sockets.pop().unwrap());
+    assert_eq!(heard_by(&mut world, &sockets), 1);
+    world.stack.udp_close(sockets.remove(0));
+    let both = UdpBind {
+        shared: true,
+        ..REUSED
+    };
+    sockets.push(bind(&mut world, both).unwrap());
+    assert_eq!(heard_by(&mut world, &sockets), 1);
+    hear(&mut world, peer(1), ALL);
+    assert_eq!(heard(&mut world, &sockets).len(), 2);
+    // A connected one has its peer's datagrams alone.
+    world.stack.udp_connect(sockets[1], peer(7)).unwrap();
+    hear(&mut world, peer(7), OURS);
+    hear(&mut world, peer(8), OURS);
+    let expected = [(0, peer(8)), (1, peer(7))];
+    assert_eq!(heard(&mut world, &sockets), expected);
 }
 
 #[test]

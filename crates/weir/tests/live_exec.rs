@@ -18,12 +18,16 @@ mod limits;
 mod live;
 #[path = "exec/names.rs"]
 mod names;
+#[path = "exec/programs.rs"]
+mod programs;
 #[path = "exec/random.rs"]
 mod random;
 #[path = "exec/sets.rs"]
 mod sets;
 #[path = "exec/shared.rs"]
 mod shared;
+#[path = "exec/suites.rs"]
+mod suites;
 #[path = "common/tap.rs"]
 mod tap;
 

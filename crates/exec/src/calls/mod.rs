@@ -22,6 +22,8 @@ mod file;
 mod message;
 mod names;
 mod naming;
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+mod numbered;
 pub(crate) mod opening;
 mod polling;
 
@@ -33,6 +35,8 @@ pub use file::*;
 pub use message::*;
 pub use names::*;
 pub use naming::*;
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+pub use numbered::syscall;
 pub use opening::*;
 pub use polling::*;
 

@@ -275,6 +275,7 @@ pub(crate) fn bind_udp(
     let how = UdpBind {
         both_versions: is_for_both(sock) && local.ip().is_unspecified(),
         shared: sock.is_on(libc::SOL_SOCKET, libc::SO_REUSEPORT),
+        reuse_address: sock.is_on(libc::SOL_SOCKET, libc::SO_REUSEADDR),
     };
     let udp = UdpSocket::bind_with(net, local, how).map_err(|error| errno(&error))?;
     let _ = udp.set_nonblocking(true);

@@ -299,11 +299,8 @@ pub unsafe extern "C" fn epoll_pwait2(
             // SAFETY: the caller's promises.
             unsafe { wait_for(waits, set, (events, most), wait, mask) }
         }
-        // SAFETY: the caller's promises; the last number is the length of the kernel's mask.
-        _ => unsafe {
-            let kernels = libc::SYS_epoll_pwait2;
-            libc::syscall(kernels, set, events, most, time, mask, 8_usize) as c_int
-        },
+        // SAFETY: the caller's promises.
+        _ => unsafe { real::epoll_pwait2(set, events, most, time, mask) },
     }
 }
 

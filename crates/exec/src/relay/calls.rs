@@ -242,7 +242,8 @@ pub(crate) unsafe fn send_message(fd: c_int, message: *const msghdr, flags: c_in
     let kept = flags & own | libc::MSG_NOSIGNAL;
     // SAFETY: the caller's promise.
     let sent = unsafe { real::sendmsg(fd, &raw const copy, kept) };
-    if sent >= 0 || last_errno() != libc::EPIPE {
+    // The second, of a pair that was closed with bytes unread, comes before the first.
+    if sent >= 0 || ![libc::EPIPE, libc::ECONNRESET].contains(&last_errno()) {
         return sent;
     }
     let inside = signals::enter();

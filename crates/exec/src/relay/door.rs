@@ -141,6 +141,9 @@ pub(crate) struct Guest {
     is_known: bool,
     /// Addresses of its sockets that neither listen nor connect.
     taken: HashMap<u64, Reserved>,
+    /// A request for an address that another socket has: it is answered once the sockets that ended before it
+    /// have freed theirs.
+    put_off: Option<Vec<u8>>,
 }
 
 /// What a request leads to, besides an answer.
@@ -174,6 +177,7 @@ impl Guest {
             fd,
             is_known: false,
             taken: HashMap::new(),
+            put_off: None,
         }
     }
 
@@ -201,14 +205,25 @@ impl Guest {
             return None;
         }
         for _ in 0..TURN_MAX {
-            let room = &mut scratch[..MESSAGE_MAX + 1];
-            let received = passing::receive_owned(self.fd.as_raw_fd(), room, libc::MSG_DONTWAIT);
-            let message = match received {
-                Ok((count @ 1..=MESSAGE_MAX, None)) => &scratch[..count],
-                Err(libc::EINTR) => continue,
-                Err(libc::EAGAIN) => return Some((interest, None)),
-                _ => return None,
+            let put_off = self.put_off.take();
+            let is_second = put_off.is_some();
+            let count = match put_off {
+                Some(message) => {
+                    scratch[..message.len()].copy_from_slice(&message);
+                    message.len()
+                }
+                None => {
+                    let room = &mut scratch[..MESSAGE_MAX + 1];
+                    let fd = self.fd.as_raw_fd();
+                    match passing::receive_owned(fd, room, libc::MSG_DONTWAIT) {
+                        Ok((count @ 1..=MESSAGE_MAX, None)) => count,
+                        Err(libc::EINTR) => continue,
+                        Err(libc::EAGAIN) => return Some((interest, None)),
+                        _ => return None,
+                    }
+                }
             };
+            let message = &scratch[..count];
             if !self.is_known {
                 self.is_known = is_secret(message);
                 if !self.is_known {
@@ -220,6 +235,11 @@ impl Guest {
             let request = Request::from_bytes(message)?;
             let (bytes, opened) = match self.answer(request, house) {
                 Ok((body, opened)) => (with_error(0, &body), opened),
+                Err(libc::EADDRINUSE) if !is_second => {
+                    self.put_off = Some(message.to_vec());
+                    *again = true;
+                    return Some((interest, None));
+                }
                 Err(error) => (with_error(error, &[]), None),
             };
             let (fd, item) = opened.unzip();

@@ -108,6 +108,8 @@ pub(super) struct Pair {
     down_done: bool,
     /// Whether the application has shut its end down for reading.
     is_deaf: bool,
+    /// Why nothing more can be written. What the peer had sent before is still the application's.
+    failed: Option<c_int>,
 }
 
 impl Pair {
@@ -123,6 +125,7 @@ impl Pair {
             up_done: false,
             down_done: false,
             is_deaf: false,
+            failed: None,
         }
     }
 
@@ -157,11 +160,15 @@ impl Pair {
             }
         }
         let copied = self.copy_down(context, scratch, again);
-        let copied = copied.and_then(|()| self.copy_up(context, scratch, again));
+        let copied = match copied {
+            // What the application has written before its close goes before the RST.
+            Err(End::Unread) => self.copy_up(context, scratch, again).and(copied),
+            copied => copied.and_then(|()| self.copy_up(context, scratch, again)),
+        };
         let copied = copied.and_then(|()| self.look());
         match copied {
             Ok(()) => Some(Interest {
-                read: self.up.is_empty() && !self.up_done,
+                read: self.up.is_empty() && !self.up_done && self.failed.is_none(),
                 write: !self.down.is_empty(),
             }),
             Err(end) => {
@@ -254,10 +261,11 @@ impl Pair {
                 }
             }
             if self.down_done {
-                return Ok(());
+                return self.failed.map_or(Ok(()), |error| Err(End::Failed(error)));
             }
             match self.stream.poll_read(context, scratch) {
                 Poll::Pending => return Ok(()),
+                Poll::Ready(Ok(0)) if self.failed.is_some() => self.down_done = true,
                 Poll::Ready(Ok(0)) => {
                     self.down_done = true;
                     let _ = shutdown(&self.fd, rustix::net::Shutdown::Write);
@@ -269,7 +277,9 @@ impl Pair {
                         self.down.keep(&scratch[sent..count]);
                     }
                 }
-                Poll::Ready(Err(error)) => return Err(End::Failed(errno(&error))),
+                Poll::Ready(Err(error)) => {
+                    return Err(End::Failed(self.failed.unwrap_or_else(|| errno(&error))));
+                }
             }
         }
         *again = true;
@@ -297,6 +307,9 @@ impl Pair {
         scratch: &mut [u8],
         again: &mut bool,
     ) -> Result<(), End> {
+        if self.failed.is_some() {
+            return Ok(());
+        }
         for _ in 0..CHUNKS_MAX {
             if !self.up.is_empty() {
                 match self.stream.poll_write(context, self.up.left()) {
@@ -305,7 +318,11 @@ impl Pair {
                         self.up.take(count);
                         continue;
                     }
-                    Poll::Ready(Err(error)) => return Err(self.failure(&error)),
+                    Poll::Ready(Err(error)) => {
+                        self.failed = Some(self.failure(&error));
+                        self.up = Rest::default();
+                        return self.copy_down(context, scratch, again);
+                    }
                 }
             }
             if self.up_done {
@@ -332,13 +349,12 @@ impl Pair {
     }
 
     /// The connection's own error, which a failed write hides behind `EPIPE`.
-    fn failure(&self, error: &std::io::Error) -> End {
+    fn failure(&self, error: &std::io::Error) -> c_int {
         let own = self.stream.take_error().ok().flatten();
         let number = own.map_or_else(|| errno(error), |own| errno(&own));
-        End::Failed(if number == libc::EPIPE {
-            libc::ECONNRESET
-        } else {
-            number
-        })
+        match number {
+            libc::EPIPE => libc::ECONNRESET,
+            number => number,
+        }
     }
 }

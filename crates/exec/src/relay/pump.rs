@@ -261,12 +261,20 @@ impl Thread {
             due.extend(self.ready());
             due.extend(self.paused());
             self.enter_new(&mut due);
-            for id in std::mem::take(&mut due) {
+            let mut now: Vec<u64> = due.drain().collect();
+            // Sockets that have ended free their addresses before guests ask for them.
+            now.sort_unstable_by_key(|id| self.is_guest(*id));
+            for id in now {
                 if self.turn(id, &mut scratch) {
                     due.insert(id);
                 }
             }
         }
+    }
+
+    fn is_guest(&self, id: u64) -> bool {
+        let entry = self.items.get(&id);
+        entry.is_some_and(|entry| matches!(entry.item, Item::Guest(_)))
     }
 
     /// Waits until a descriptor is ready, and drives the host.

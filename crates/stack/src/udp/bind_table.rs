@@ -1,6 +1,6 @@
 //! The table of bound UDP sockets: one socket at an address and port, or
-//! several that share it (`SO_REUSEPORT`), for one IP version or both (RFC 3493
-//! §5.3).
+//! several that share it (`SO_REUSEPORT`, `SO_REUSEADDR`), for one IP version or both
+//! (RFC 3493 §5.3).
 //!
 //! A connected socket keeps its address and port occupied, and receives only
 //! through its connection.
@@ -17,16 +17,27 @@ pub(super) struct BindKey {
     /// Bound for both IP versions; `local` is then the unspecified IPv6
     /// address.
     pub(super) both: bool,
-    /// Whether sockets with this flag may share the address and port.
+    /// Whether sockets with this flag may share the address and port, and its datagrams.
     pub(super) shared: bool,
+    /// Whether sockets with this flag may have the address and port: the last one receives.
+    pub(super) reuse_address: bool,
+}
+
+impl BindKey {
+    /// Whether a socket at this place lets another one have it too.
+    fn admits(self, other: BindKey) -> bool {
+        (self.local, self.both) == (other.local, other.both)
+            && (self.shared && other.shared || self.reuse_address && other.reuse_address)
+    }
 }
 
 /// The sockets bound to one address and port.
-struct ReuseportGroup {
+struct Group {
+    /// With the flags that all members have.
     place: BindKey,
     /// Number of all of them.
     members: usize,
-    /// The unconnected ones, which receive from any peer.
+    /// The unconnected ones, which receive from any peer, in the order of their binds.
     open: Vec<PcbId>,
 }
 
@@ -34,7 +45,7 @@ struct ReuseportGroup {
 pub(super) struct BindTable {
     /// The groups, by their address and port.
     table: Listeners,
-    sets: Slab<ReuseportGroup>,
+    sets: Slab<Group>,
     /// Chooses among the sockets of a group.
     v4: KeyHash<1>,
     v6: KeyHash<4>,
@@ -66,7 +77,7 @@ impl BindTable {
         socket: PcbId,
         open: bool,
     ) -> Result<(), InsertError> {
-        let set = ReuseportGroup {
+        let set = Group {
             place,
             members: 1,
             open: open.then_some(socket).into_iter().collect(),
@@ -98,9 +109,10 @@ impl BindTable {
         };
         let name = self.sets.at(index);
         let set = name.and_then(|name| self.sets.get_mut(name));
-        // Equal keys have equal `shared` flags.
-        let set = set.filter(|set| place.shared && set.place == place);
+        let set = set.filter(|set| set.place.admits(place));
         let set = set.ok_or(error)?;
+        set.place.shared &= place.shared;
+        set.place.reuse_address &= place.reuse_address;
         set.members += 1;
         set.open.extend(open.then_some(socket));
         Ok(())
@@ -114,7 +126,11 @@ impl BindTable {
         else {
             return;
         };
-        debug_assert_eq!(set.place, place, "a socket is where it was entered");
+        debug_assert_eq!(
+            (set.place.local, set.place.both),
+            (place.local, place.both),
+            "a socket is where it was entered"
+        );
         set.members -= 1;
         set.open.retain(|other| *other != socket);
         if set.members == 0 {
@@ -124,34 +140,35 @@ impl BindTable {
     }
 
     /// The open sockets of the most specific group for this address and
-    /// transport port that has any.
-    fn lookup(&mut self, local: SocketAddr) -> &[PcbId] {
+    /// transport port that has any, and whether they share its datagrams.
+    fn lookup(&mut self, local: SocketAddr) -> (&[PcbId], bool) {
         let sets = &self.sets;
         let open = |PcbId(index): PcbId| {
             let set = sets.at(index).and_then(|name| sets.get(name))?;
-            (!set.open.is_empty()).then_some(&set.open[..])
+            (!set.open.is_empty()).then_some((&set.open[..], set.place.shared))
         };
         let found = self.table.find_that(local.ip(), local.port(), open);
         found.unwrap_or_default()
     }
 
-    /// The socket for this key: of several always the same, while the group is
-    /// unchanged.
+    /// The socket for this key: of several that share the datagrams always the same, while the
+    /// group is unchanged; else the one that was bound last.
     pub(super) fn select(&mut self, local: SocketAddr, key: &Key) -> Option<PcbId> {
         let hash = match key {
             Key::V4(key) => self.v4.hash(key),
             Key::V6(key) => self.v6.hash(key),
         };
         match self.lookup(local) {
-            [] => None,
-            [one] => Some(*one),
-            all => Some(all[(((hash >> 32) * all.len() as u64) >> 32) as usize]),
+            ([.., last], false) => Some(*last),
+            ([], _) => None,
+            ([one], _) => Some(*one),
+            (all, true) => Some(all[(((hash >> 32) * all.len() as u64) >> 32) as usize]),
         }
     }
 
     /// All open sockets that receive datagrams to this address and transport
     /// port.
     pub(super) fn all(&mut self, local: SocketAddr) -> Vec<PcbId> {
-        self.lookup(local).to_vec()
+        self.lookup(local).0.to_vec()
     }
 }

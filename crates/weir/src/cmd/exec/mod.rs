@@ -31,7 +31,7 @@ use weir_socket::{HostPlan, SocketRule};
 /// weir's from connect on; those that send to addresses without it are the kernel's.
 ///
 /// With --stack sys the same line runs the program on the kernel's sockets, for comparison: the
-/// options of the host and --loopback, --io-uring, --stats and --library then have no effect, and the
+/// options of the host and --loopback, --io-uring, --stats, --stats-file and --library then have no effect, and the
 /// program's addresses must be the kernel's.
 #[derive(clap::Args, Clone, Debug)]
 #[command(mut_arg("links", links), mut_arg("addresses", optional), after_help = format!("\
@@ -111,6 +111,10 @@ pub(crate) struct Args {
     /// Print at the end of each process, on standard error, which calls and sockets were weir's
     #[arg(long, requires = "hosted")]
     stats: bool,
+
+    /// As --stats, but append it to a file: of programs whose standard error is not yours to read
+    #[arg(long, value_name = "FILE", requires = "hosted")]
+    stats_file: Option<PathBuf>,
 
     /// The library with weir's sockets; by default libweir_exec.so beside weir, or in
     /// ../lib/weir
@@ -264,7 +268,14 @@ fn give_sockets(
     };
     let mut options = Vec::new();
     options.extend(args.io_uring.then_some("io_uring"));
-    options.extend(args.stats.then_some("stats"));
+    options.extend((args.stats || args.stats_file.is_some()).then_some("stats"));
+    if let Some(file) = &args.stats_file {
+        // The program's processes may go to other folders.
+        let path = std::path::absolute(file);
+        let path =
+            path.map_err(|error| CliError::refused(format!("{}: {error}", file.display())))?;
+        command.env("WEIR_EXEC_STATS", path);
+    }
     command
         .env("WEIR_EXEC_PASS", pass()?)
         .env("WEIR_EXEC_HOST", plan.to_text())
