@@ -319,9 +319,16 @@ impl Pair {
                         continue;
                     }
                     Poll::Ready(Err(error)) => {
-                        self.failed = Some(self.failure(&error));
+                        let error = self.failure(&error);
+                        self.failed = Some(error);
                         self.up = Rest::default();
-                        return self.copy_down(context, scratch, again);
+                        self.copy_down(context, scratch, again)?;
+                        if !self.down.is_empty() {
+                            // The application reads nothing now: a call of it that waits for room fails.
+                            name::say_end(&self.fd, error);
+                            let _ = shutdown(&self.fd, rustix::net::Shutdown::Read);
+                        }
+                        return Ok(());
                     }
                 }
             }
