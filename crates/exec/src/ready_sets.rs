@@ -8,7 +8,8 @@
 //! Only a set that `epoll_create(2)` has made in this process has a list. The list ends, and the kernel
 //! reports everything, as soon as something else may wait for the set: a thread that waits already when
 //! a first connection comes, or while another call drives the host; `poll(2)` on the set, a set of sets,
-//! a copy of the set's descriptor, a fork. `poll(2)` on a connection takes that one out of its list.
+//! a copy of the set's descriptor, a fork. A connection that a call waits for otherwise, as `poll(2)` or a
+//! `recv(2)` that blocks, leaves its list for good.
 
 use crate::sock::Sock;
 use crate::{host, real, signals, table};
@@ -133,39 +134,51 @@ impl Held {
     }
 }
 
+/// Whether a connection is in a list.
+#[derive(Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) enum Place {
+    /// It is not, but may be.
+    #[default]
+    None,
+    Listed,
+    /// Another call than `epoll_wait(2)` waits for it, or has: the kernel reports everything.
+    Left,
+}
+
 /// Puts a connection into the list of its set, if it can be there, or takes it out of it. To be called
 /// when its descriptors or its places in sets have changed.
 pub(crate) fn update(sock: &Sock) {
     let Ok(stream) = sock.stream() else {
         return;
     };
-    let place = sock.only_place().filter(|(_, _, event)| {
+    let mut place = sock.place_in_list();
+    if *place == Place::Left {
+        return;
+    }
+    let only = sock.only_place().filter(|(_, _, event)| {
         let is_kernels = event.events & BY_KERNEL != 0;
         !is_kernels && host::refuses_io_uring()
     });
-    let ready = place.and_then(|(set, fd, _)| Some((list_of(set)?, fd as u64)));
-    if ready.is_none() && !sock.is_listed() {
+    let ready = only.and_then(|(set, fd, _)| Some((list_of(set)?, fd as u64)));
+    if ready.is_none() && *place == Place::None {
         return;
     }
     let list = ready.as_ref().map(|(ready, fd)| (&ready.list, *fd));
-    let is_in = stream.list_in(list).unwrap_or(false);
-    sock.set_listed(is_in);
+    *place = match stream.list_in(list) {
+        Ok(true) => Place::Listed,
+        _ => Place::None,
+    };
 }
 
-/// Has the kernel report all events of a connection until its place in a set changes.
-#[inline]
+/// Has the kernel report all events of a connection from now on.
 pub(crate) fn leave(sock: &Sock) {
-    if sock.is_listed() {
-        leave_list(sock);
-    }
-}
-
-#[cold]
-fn leave_list(sock: &Sock) {
-    if let Ok(stream) = sock.stream() {
+    let mut place = sock.place_in_list();
+    let before = std::mem::replace(&mut *place, Place::Left);
+    if before == Place::Listed
+        && let Ok(stream) = sock.stream()
+    {
         let _ = stream.list_in(None);
     }
-    sock.set_listed(false);
 }
 
 impl ReadySet {
@@ -236,10 +249,10 @@ pub(crate) unsafe fn ask_kernel(
         return count;
     }
     let kernels = 0..usize::try_from(count).unwrap_or(0);
+    let from = ours.len();
     // SAFETY: the kernel has written as many.
-    let kernels = kernels.map(|at| unsafe { events.add(ours.len() + at).read_unaligned() });
-    let kernels = kernels.collect();
-    let all = joined(ours, kernels);
+    let kernels = kernels.map(|at| unsafe { events.add(from + at).read_unaligned() });
+    let all = joined(ours, kernels.collect());
     // SAFETY: there are not more than before.
     unsafe { fill(events, &all) }
 }
@@ -257,6 +270,9 @@ unsafe fn fill(to: *mut epoll_event, events: &[epoll_event]) -> c_int {
 /// All events, one for each descriptor: a program that has handled one may have freed what the next
 /// one names. The program's own word says which descriptor it is.
 fn joined(ours: Vec<epoll_event>, kernels: Vec<epoll_event>) -> Vec<epoll_event> {
+    if kernels.is_empty() {
+        return ours;
+    }
     let places = ours.iter().enumerate().map(|(at, event)| (event.u64, at));
     let places: HashMap<u64, usize> = places.collect();
     let mut all = ours;

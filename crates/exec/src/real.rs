@@ -256,15 +256,19 @@ real! {
     fn __res_ninit(state: *mut c_void) -> c_int;
 }
 
+/// Whether the C library has a function.
+pub(crate) fn has(name: &std::ffi::CStr) -> bool {
+    // SAFETY: the name is NUL-terminated.
+    unsafe { !libc::dlsym(libc::RTLD_NEXT, name.as_ptr()).is_null() }
+}
+
 /// The C library's function with the first of these names that there is: glibc 2.34 has renamed those of
 /// its resolver.
 pub(crate) fn address_of_any(
     at: &AtomicPtr<c_void>,
     names: [&'static std::ffi::CStr; 2],
 ) -> *mut c_void {
-    // SAFETY: the name is NUL-terminated.
-    let is_there = unsafe { !libc::dlsym(libc::RTLD_NEXT, names[0].as_ptr()).is_null() };
-    next(at, if is_there { names[0] } else { names[1] })
+    next(at, if has(names[0]) { names[0] } else { names[1] })
 }
 
 /// The C library's function of this name, for the functions of this library that go on to it with

@@ -12,6 +12,7 @@
 
 use crate::options::Recorded;
 use crate::ports::Reserved;
+use crate::ready_sets::Place;
 use crate::{ready_sets, real, signals, table};
 use libc::{c_int, epoll_event};
 use std::io;
@@ -110,8 +111,8 @@ pub(crate) struct Sock {
     fds: Mutex<Vec<c_int>>,
     /// The epoll sets that the descriptors were added to.
     sets: Mutex<Vec<Member>>,
-    /// Whether the socket was put into the list of its epoll set ([`crate::ready_sets`]).
-    listed: AtomicBool,
+    /// Whether the socket is in the list of its epoll set. Held while that changes.
+    place_in_list: Mutex<Place>,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -143,7 +144,7 @@ impl Sock {
             endpoint: RwLock::new(endpoint),
             fds: Mutex::default(),
             sets: Mutex::default(),
-            listed: AtomicBool::new(false),
+            place_in_list: Mutex::default(),
         }
     }
 
@@ -294,12 +295,8 @@ impl Sock {
         }
     }
 
-    pub(crate) fn is_listed(&self) -> bool {
-        self.listed.load(Relaxed)
-    }
-
-    pub(crate) fn set_listed(&self, is_listed: bool) {
-        self.listed.store(is_listed, Relaxed);
+    pub(crate) fn place_in_list(&self) -> MutexGuard<'_, Place> {
+        lock(&self.place_in_list)
     }
 
     /// Whether the socket has moved onto a pair.

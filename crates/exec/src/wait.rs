@@ -162,9 +162,9 @@ impl<'a> Wait<'a> {
     }
 }
 
-/// Waits for descriptors and drives the host meanwhile ([`Net::poll`]), with the signal mask
-/// `mask` if it is given, and until a connection is in `list`. `interrupts` is the number of the thread's interruptions when its call
-/// began.
+/// Waits for descriptors, or until a connection is in `list`, and drives the host meanwhile
+/// ([`Net::poll`]), with the signal mask `mask` if it is given. `interrupts` is the number of the thread's
+/// interruptions when its call began.
 ///
 /// # Errors
 /// `EINTR` after a signal.

@@ -41,6 +41,7 @@ const NUMBERS: &[c_long] = &[
     libc::SYS_epoll_create1,
     libc::SYS_epoll_ctl,
     libc::SYS_epoll_pwait,
+    libc::SYS_epoll_pwait2,
     libc::SYS_ppoll,
     #[cfg(target_arch = "x86_64")]
     libc::SYS_dup2,
@@ -196,6 +197,7 @@ unsafe extern "C" fn by_number(
             libc::SYS_epoll_create1 => super::epoll_create1(fd).into(),
             libc::SYS_epoll_ctl => super::epoll_ctl(fd, b_int, c_int, d as _).into(),
             libc::SYS_epoll_pwait => super::epoll_pwait(fd, b as _, c_int, d_int, e as _).into(),
+            libc::SYS_epoll_pwait2 => super::epoll_pwait2(fd, b as _, c_int, d as _, e as _).into(),
             libc::SYS_ppoll => super::ppoll(a as _, b as _, c as _, d as _).into(),
             #[cfg(target_arch = "x86_64")]
             libc::SYS_dup2 => super::dup2(fd, b_int).into(),

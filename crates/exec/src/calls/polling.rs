@@ -294,14 +294,28 @@ pub unsafe extern "C" fn epoll_pwait2(
         None => Some(None),
         Some(time) => duration(time).map(Some),
     };
-    match wait {
-        Some(wait) if table::is_set(set) => {
-            // SAFETY: the caller's promises.
-            unsafe { wait_for(waits, set, (events, most), wait, mask) }
+    let Some(wait) = wait else {
+        return answer(Err(libc::EINVAL));
+    };
+    // SAFETY: the caller's promises.
+    unsafe {
+        if table::is_set(set) {
+            wait_for(waits, set, (events, most), wait, mask)
+        } else if real::has(c"epoll_pwait2") {
+            real::epoll_pwait2(set, events, most, time, mask)
+        } else {
+            // By its number, with a C library that does not know it.
+            real::epoll_pwait(set, events, most, milliseconds(wait), mask)
         }
-        // SAFETY: the caller's promises.
-        _ => unsafe { real::epoll_pwait2(set, events, most, time, mask) },
     }
+}
+
+/// The argument of `epoll_wait(2)` for a wait, rounded up.
+fn milliseconds(wait: Option<Duration>) -> c_int {
+    wait.map_or(-1, |wait| {
+        let ms = wait.as_nanos().div_ceil(1_000_000);
+        c_int::try_from(ms).unwrap_or(c_int::MAX)
+    })
 }
 
 /// Waits for a set that sockets of weir are in.
@@ -317,9 +331,7 @@ unsafe fn wait_for(
 ) -> c_int {
     let is_short = wait == Some(Duration::ZERO);
     let Some(net) = (most > 0).then(running).flatten() else {
-        let ms = wait.map_or(-1, |wait| {
-            c_int::try_from(wait.as_millis()).unwrap_or(c_int::MAX)
-        });
+        let ms = milliseconds(wait);
         // SAFETY: the caller's promises.
         return unsafe { real::epoll_pwait(set, events, most, ms, mask) };
     };

@@ -1,6 +1,7 @@
 """Prints what epoll sets report of connections, a line each. Run on the kernel's sockets and on weir's,
 the lines must be the same."""
 
+import ctypes
 import os
 import select
 import socket
@@ -230,6 +231,25 @@ def threads():
     print("threads, two sets", sorted(found), flush=True)
 
 
+def by_time():
+    """`epoll_pwait2`, whose time is in nanoseconds."""
+    one, other = pair()
+    epoll = select.epoll()
+    epoll.register(one, IN)
+    wait = ctypes.CDLL(None).epoll_pwait2
+    events = ctypes.create_string_buffer(12 * 8)
+
+    def waits(ns):
+        time = (ctypes.c_long * 2)(*divmod(ns, 10**9))
+        return wait(epoll.fileno(), events, 8, time, None)
+
+    print("by time, nothing sent", waits(500_000), flush=True)
+    other.send(b"a")
+    print("by time, sent", waits(LONG * 10**9), int.from_bytes(events.raw[:4], "little"), flush=True)
+    print("by time, without a wait", waits(0), flush=True)
+    print("by time, no such time", waits(-1), flush=True)
+
+
 def many():
     pairs = [pair() for _ in range(20)]
     epoll = select.epoll()
@@ -268,5 +288,5 @@ def forks():
     say("forks, sent again", epoll, LONG, one=one)
 
 
-for part in (level, edge, places, kinds, others, threads, many, forks):
+for part in (level, edge, places, kinds, others, threads, by_time, many, forks):
     part()
