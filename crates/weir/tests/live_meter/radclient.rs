@@ -202,8 +202,15 @@ impl Client<'_> {
         let port = port.to_string();
         radsniff.args(["-I", &self.folder.path("pcap"), "-x", "-p", &port]);
         radsniff.args(["-f", &format!("udp port {port}")]);
+        // By default an answer later than 5.2 s by the clock of the machine is no answer to it.
+        radsniff.args(["-T", "3600000"]);
         let printed = radsniff.output().unwrap().stdout;
-        answered(&String::from_utf8_lossy(&printed))
+        let printed = String::from_utf8_lossy(&printed);
+        // What it finds wrong with a packet, which explains a missing answer.
+        for line in printed.lines().filter(|line| line.contains(" ** ")) {
+            println!("radsniff: {line}");
+        }
+        answered(&printed)
     }
 }
 
