@@ -5,9 +5,10 @@ use super::{assert_adds_up, counts, permitted, run, services, spec};
 use std::net::{IpAddr, Ipv4Addr};
 use std::path::PathBuf;
 use weir_link::bpf::{Hook, PinFolder, Program, TestRun};
-use weir_link::xdp::{CutOwner, Meter, MeterError, MeterSpec};
-use weir_meter::services::Services;
+use weir_link::xdp::{Cut, CutOwner, Meter, MeterError, MeterSpec, ProcessCounter};
+use weir_meter::services::{Service, Services};
 use weir_meter::{Direction, Key};
+use weir_wire::Protocol;
 
 fn address(number: u32) -> Ipv4Addr {
     Ipv4Addr::from_bits(0x0a00_0000 + number)
@@ -190,6 +191,76 @@ fn a_cell_that_is_half_full_loses_nothing() {
             assert_eq!(packets(&mut meter), []);
         }
     }
+}
+
+/// As many bytes as make a cell half full, 2^37, in each cell that there is, and in the other bank before
+/// the first one is settled: some cells find no place for what is taken out of them.
+#[test]
+fn bytes_of_cells_without_a_place_are_overflow() {
+    if !permitted() {
+        return;
+    }
+    const CAME: u64 = u32::MAX as u64;
+    const FRAMES: u64 = (1 << 37) / CAME + 1;
+    const PORTS: [u16; 4] = [1, 2, 3, 4];
+    let services = PORTS.map(|port| Service {
+        name: format!("port-{port}"),
+        ports: vec![(Protocol::UDP, port..=port)],
+        ..Service::default()
+    });
+    let services = Services::new(services.to_vec());
+    // 128 cells, and as many places in one page.
+    let small = MeterSpec {
+        subscribers: 3,
+        unknown: 0,
+        ..spec(&services, false)
+    };
+    let mut meter = Meter::create(&small).unwrap();
+    for row in 0..3 {
+        meter.insert(Key::Ipv4(address(row)), row).unwrap();
+    }
+    let mut frames = Vec::new();
+    for owner in 0..4 {
+        let mut frame = from(address(owner));
+        frame.copy_within(26..30, 30);
+        for port in PORTS.into_iter().chain([9]) {
+            frame[36..38].copy_from_slice(&port.to_be_bytes());
+            frames.push(frame.clone());
+        }
+        // A fragment, and a packet without ports.
+        for (at, byte) in [(21, 1), (23, 47)] {
+            let mut other = frame.clone();
+            other[at] = byte;
+            frames.push(other);
+        }
+    }
+    let directions = [Direction::Up, Direction::Down];
+    let counters = directions.map(|it| ProcessCounter::new(&meter.translated_stage(it)).unwrap());
+    let count_all = || {
+        for counter in &counters {
+            for frame in &frames {
+                (0..FRAMES).for_each(|_| counter.count(frame, CAME as usize).unwrap());
+            }
+        }
+    };
+    let overflow = |cut: &Cut<'_>| {
+        assert_adds_up(cut);
+        let each = FRAMES * frames.len() as u64;
+        assert_eq!(cut.totals().packets, [each; 2]);
+        assert_eq!(cut.totals().bytes, [each * CAME; 2]);
+        let cells = cut.cells();
+        let overflow = cells.filter(|cell| cell.owner == CutOwner::Overflow);
+        overflow.map(|cell| cell.packets).sum::<u64>()
+    };
+    let own = 2 * FRAMES * frames.len() as u64 / 4;
+    count_all();
+    let cut = meter.cut().unwrap();
+    assert_eq!(overflow(&cut), own);
+    count_all();
+    meter.settle();
+    assert!(overflow(&meter.cut().unwrap()) > own);
+    meter.settle();
+    assert_eq!(packets(&mut meter), []);
 }
 
 #[test]

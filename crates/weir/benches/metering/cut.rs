@@ -10,7 +10,7 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 use weir_lab::command::Command;
 use weir_lab::load::{Generator, Rate, Sink, Udp};
-use weir_lab::net::{Linear, Offloads, Process, Signal};
+use weir_lab::net::{Device, Linear, Offloads, Process, Signal};
 use weir_lab::results::{Bar, Recorder, Unit};
 use weir_ledger::{Spool, decode};
 use weir_link::bpf::Hook;
@@ -127,6 +127,22 @@ impl Counter {
     }
 }
 
+/// Frames lost so far, by place; the bridge says its own once a second.
+fn drops(net: &Linear, stats: &serde_json::Value) -> [(&'static str, u64); 3] {
+    let counters = |device: &Device| device.counters().expect("counters");
+    [
+        (
+            "by the bridge: rings of its sockets, the gate",
+            stats["lost_inside"].as_u64().unwrap_or(0),
+        ),
+        (
+            "by right: the queue of eth_b was full",
+            counters(&net.right).tx_dropped,
+        ),
+        ("by eth_b", counters(&net.eth_b).rx_dropped),
+    ]
+}
+
 pub(crate) fn cuts(results: &Recorder) {
     let folder = folder("cut");
     let net = Linear::new(Offloads::OFF).expect("a network");
@@ -157,6 +173,7 @@ pub(crate) fn cuts(results: &Recorder) {
         sleep(Duration::from_millis(500));
         assert_eq!(counter.stats()["periods"], before["periods"], "one period");
         let received = sink.counted().expect("a count").frames;
+        let dropped = drops(&net, &counter.stats());
         let sending = generator.start(u64::MAX, Rate::PerSecond(RATES[1]));
         let sending = sending.expect("it starts");
         let memory = counter.memory();
@@ -180,6 +197,12 @@ pub(crate) fn cuts(results: &Recorder) {
             "round {round}: {records} records durable after {durable_s:.3} s, emptied after \
              {cut_s:.3} s; {sent} frames sent meanwhile, {received} received"
         );
+        if sent > received {
+            sleep(Duration::from_secs(2));
+            for ((place, before), (_, now)) in dropped.iter().zip(drops(&net, &counter.stats())) {
+                println!("round {round}: {} lost: {place}", now - before);
+            }
+        }
         times.push(durable_s);
     }
     let all = generator.sent();

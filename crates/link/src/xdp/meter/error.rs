@@ -89,13 +89,14 @@ pub enum MeterError {
     },
     /// The pinned counters have a layout that this program does not know.
     #[error(
-        "counters of layout {found} are in the kernel, and this weir reads up to layout {known}: start the version of weir that made them and end it, which records them; or give up with --clean what they have counted since their last period"
+        "counters of layout {found} are in the kernel, and this weir reads layouts {} and {} alone: start the version of weir that made them and end it, which records them; or give up with --clean what they have counted since their last period",
+        .known[0], .known[1]
     )]
     OtherVersion {
         /// The layout that is there.
         found: u64,
-        /// The layout that is known.
-        known: u64,
+        /// The layouts that are known.
+        known: [u64; 2],
     },
     /// A filter of a service does not fit into a program.
     #[error("the filters of services and measures do not fit into a program: {0}")]

@@ -413,8 +413,8 @@ impl Maps {
         if let Some(control) = folder.get(PINS[0])? {
             let memory = Map::from_fd(control)?.map_memory(false)?;
             let found = memory.load_u64(0, at::VERSION).unwrap_or(0);
-            if ![VERSION, VERSION_MEASURES].contains(&found) {
-                let known = VERSION_MEASURES;
+            let known = [VERSION, VERSION_MEASURES];
+            if !known.contains(&found) {
                 return Err(MeterError::OtherVersion { found, known });
             }
         }

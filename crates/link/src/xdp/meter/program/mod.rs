@@ -9,9 +9,10 @@
 //!                       classify.rs               count.rs                           measure.rs
 //! ```
 //!
-//! The frames that are most have a short way (quick.rs). The bank is read once, so that a cell and a total are always of the same bank. Whatever the frame
-//! is, it is counted in exactly one cell. With policies, its outcome is decided before it is
-//! counted, and done afterwards (police.rs).
+//! The frames that are most have a short way (quick.rs). The bank is read once, so that a cell and a
+//! total are always of the same bank, and before the row is looked up, so that a row of a session that
+//! ended before a cut has no counts after it. Whatever the frame is, it is counted in exactly one cell.
+//! With policies, its outcome is decided before it is counted, and done afterwards (police.rs).
 
 mod classify;
 mod count;

@@ -14,7 +14,7 @@ use weir_meter::Direction;
 
 /// The address, then the row, then the cell.
 const ADDRESS: Reg = Reg::R9;
-/// The bank, when the frame is no longer read.
+/// The bank, when the frame is no longer read; until then [`stack::BANK`] has it.
 const BANK: Reg = Reg::R7;
 
 /// EtherType IPv4 and the first byte of a header without options, as they are loaded.
@@ -98,10 +98,19 @@ impl Emit<'_> {
             Insn::alu64(op::ADD, Reg::R2, LINK),
         ]);
         self.asm.jump(Insn::jump64(op::JGT, Reg::R2, END), slow);
-        // Keys of the link come first; those of tags and PPPoE this frame does not have.
+        // The bank is read ahead of the look-up: a row passes to another session when no program counts
+        // in the bank that its last keys were looked up in.
+        //
+        // Keys of the link come first; those of tags and PPPoE this frame does not have. Without IPv4
+        // addresses among the keys the look-up is a line for nothing.
         self.value_of(Reg::R1, place::CONTROL);
-        self.push(&[Insn::load(op::DW, Reg::R1, Reg::R1, at::KINDS as i16)]);
-        self.jump(op::JSET, Reg::R1, 1 << kind::MAC, slow);
+        self.push(&[
+            Insn::load(op::DW, Reg::R2, Reg::R1, at::BANK as i16),
+            Insn::store(op::DW, Reg::FP, stack::BANK, Reg::R2),
+            Insn::load(op::DW, Reg::R1, Reg::R1, at::KINDS as i16),
+            Insn::alu64(op::AND, Reg::R1, 1 << kind::MAC | 1 << kind::V4),
+        ]);
+        self.jump(op::JNE, Reg::R1, 1 << kind::V4, slow);
         self.push(&[Insn::load(op::W, ADDRESS, FRAME, address)]);
         if self.spec.counts_ip {
             return self.push(&[Insn::mov64(BYTES, Reg::R3)]);
@@ -159,9 +168,8 @@ impl Emit<'_> {
     fn quick_count(&mut self, direction: Direction, slow: Label) {
         let (rows, total) = (self.spec.rows() as i32, self.spec.total as i32);
         let direction = direction as i32;
-        self.value_of(Reg::R1, place::CONTROL);
         self.push(&[
-            Insn::load(op::DW, BANK, Reg::R1, at::BANK as i16),
+            Insn::load(op::DW, BANK, Reg::FP, stack::BANK),
             Insn::alu64(op::AND, BANK, 1),
             Insn::mov64(Reg::R1, BANK),
             Insn::alu64(op::MUL, Reg::R1, self.spec.classes() as i32),
