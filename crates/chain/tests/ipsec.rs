@@ -31,7 +31,11 @@ fn config(which: usize, key: u8) -> Config {
 }
 
 fn chain(which: usize, reload: &Reload) -> Chain {
-    let stage = Ipsec::new(&config(which, 1), reload.clone(), 4).unwrap();
+    chain_of(&config(which, 1), reload)
+}
+
+fn chain_of(config: &Config, reload: &Reload) -> Chain {
+    let stage = Ipsec::new(config, reload.clone(), 4).unwrap();
     Chain::new(vec![(Box::new(stage), None)], 1).unwrap()
 }
 
@@ -105,6 +109,39 @@ fn what_leaves_is_routed_and_what_enters_goes_on() {
     assert_eq!(fate, Fate::Drop("replayed"));
     let (fate, ..) = run(&mut b, Direction::Inward, plain);
     assert_eq!(fate, Fate::Drop("unprotected"));
+}
+
+/// The memory of frames that were sent has something else in it.
+#[test]
+fn memory_that_was_used_is_as_new() {
+    let reload = Reload::default();
+    let [mut fresh, mut a] = [0, 0].map(|which| chain(which, &reload));
+    for len in [300, 101, 40] {
+        for used in [vec![0xee; 2000], vec![0xee; 5], Vec::new()] {
+            a.recycle(used);
+        }
+        let plain = frame(len, 0, 7);
+        let made = [&mut fresh, &mut a].map(|chain| {
+            run(chain, Direction::Outward, plain.clone());
+            routed(chain)
+        });
+        assert_eq!((made[0].len(), &made[0][0][..12]), (1, &[0; 12][..]));
+        assert_eq!(made[0], made[1]);
+    }
+}
+
+/// An opened packet is moved behind an Ethernet header without a tag, of its own version of IP.
+#[test]
+fn an_opened_packet_leaves_a_tag_and_padding_behind() {
+    let reload = Reload::default();
+    let [mut a, mut b] = [0, 1].map(|which| chain(which, &reload));
+    let plain = frame(300, 0, 7);
+    run(&mut a, Direction::Outward, plain.clone());
+    let esp = routed(&mut a).remove(0);
+    let tagged = [&[3; 12], &[0x81, 0, 0, 7][..], &esp[12..], &[0xee; 40]].concat();
+    let (fate, cacheable, opened) = run(&mut b, Direction::Inward, tagged);
+    assert_eq!((fate, cacheable), (Fate::Pass, false));
+    assert_eq!((&opened[..12], &opened[12..]), (&[3; 12][..], &plain[12..]));
 }
 
 #[test]
@@ -183,6 +220,11 @@ fn negotiated(which: usize, key: u8, spi: u32) -> Config {
     config
 }
 
+/// A chain with a new SA of a key exchange, and its peer, which does not have it yet.
+fn about_to_know(reload: &Reload) -> [Chain; 2] {
+    [negotiated(0, 9, 500), negotiated(1, 1, 300)].map(|config| chain_of(&config, reload))
+}
+
 fn counter(chain: &Chain, wanted: &str) -> u64 {
     let mut found = 0;
     let (stage, _) = chain.stages().next().unwrap();
@@ -212,12 +254,7 @@ fn halves(frame: &[u8]) -> [Vec<u8>; 2] {
 #[test]
 fn a_packet_in_fragments_waits_for_its_sa() {
     let reload = Reload::default();
-    let of = |config: &Config| {
-        let stage = Ipsec::new(config, reload.clone(), 4).unwrap();
-        Chain::new(vec![(Box::new(stage), None)], 1).unwrap()
-    };
-    let mut a = of(&negotiated(0, 9, 500));
-    let mut b = of(&negotiated(1, 1, 300));
+    let [mut a, mut b] = about_to_know(&reload);
     let plain = frame(300, 0, 7);
     run(&mut a, Direction::Outward, plain.clone());
     for half in halves(&routed(&mut a)[0]) {
@@ -232,7 +269,7 @@ fn a_packet_in_fragments_waits_for_its_sa() {
     assert_eq!(opened[12..], plain[12..]);
     assert_eq!(counter(&b, "waited"), 1);
     // Static keys: a whole packet and one in fragments are dropped by the same reason.
-    let mut fixed = of(&config(1, 1));
+    let mut fixed = chain(1, &reload);
     run(&mut a, Direction::Outward, plain);
     let [first, last] = halves(&routed(&mut a)[0]);
     assert_eq!(run(&mut fixed, Direction::Inward, first).0, Fate::Taken);
@@ -244,12 +281,7 @@ fn a_packet_in_fragments_waits_for_its_sa() {
 #[test]
 fn a_packet_waits_for_the_sa_of_a_key_exchange() {
     let reload = Reload::default();
-    let of = |config: &Config| {
-        let stage = Ipsec::new(config, reload.clone(), 4).unwrap();
-        Chain::new(vec![(Box::new(stage), None)], 1).unwrap()
-    };
-    let mut a = of(&negotiated(0, 9, 500));
-    let mut b = of(&negotiated(1, 1, 300));
+    let [mut a, mut b] = about_to_know(&reload);
     let plain = frame(100, 0, 7);
     let mut sealed = || {
         run(&mut a, Direction::Outward, plain.clone());
@@ -277,7 +309,7 @@ fn a_packet_waits_for_the_sa_of_a_key_exchange() {
         (1, 0)
     );
     // Another one, whose SA never comes; and a flood.
-    let mut c = of(&negotiated(1, 1, 300));
+    let mut c = chain_of(&negotiated(1, 1, 300), &reload);
     for _ in 0..400 {
         assert_eq!(run(&mut c, Direction::Inward, late.clone()).0, Fate::Taken);
     }
@@ -285,7 +317,7 @@ fn a_packet_waits_for_the_sa_of_a_key_exchange() {
     c.poll(1_000_000_000);
     assert_eq!(counter(&c, "waited_in_vain"), 400);
     // Static keys: nothing is to be waited for.
-    let mut fixed = of(&config(1, 1));
+    let mut fixed = chain(1, &reload);
     let unknown = sealed();
     assert_eq!(
         run(&mut fixed, Direction::Inward, unknown).0,

@@ -1,6 +1,6 @@
 //! A gateway: policies, tunnels and their SAs (RFC 4301).
 
-use crate::config::{Config, ConfigError, Direction};
+use crate::config::{Config, ConfigError, Direction, SAS_MAX};
 use crate::icmp::{self, RateLimit};
 use crate::ip::{self, ESP, Headers};
 use crate::path_mtu::{self, Report};
@@ -150,6 +150,10 @@ struct Retired {
     /// Generation; highest number that came.
     inbound: HashMap<[u8; 32], (u64, u64)>,
 }
+
+// The keys of SAs that are there now, which are the newest, must be in the half that stays: their
+// numbers would begin anew.
+const _: () = assert!(SAS_MAX < RETIRED_MAX / 2);
 
 /// Forgets the older half of keys, if there are too many.
 fn evict<T>(keys: &mut HashMap<[u8; 32], (u64, T)>) {

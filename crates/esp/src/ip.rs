@@ -74,13 +74,13 @@ impl Headers {
             fragment: is_fragment.then(|| Fragment {
                 id: view.identification().into(),
                 is_first: offset == 0,
-                offset: usize::from(read_u16(packet, 6) & 0x1fff) * 8,
+                offset,
                 more: view.more_fragments(),
                 data: header,
                 header: 0,
                 named_at: 0,
             }),
-            dont_fragment: packet[6] & 0x40 != 0,
+            dont_fragment: view.dont_fragment(),
         })
     }
 
