@@ -38,7 +38,7 @@ const DATAGRAM_MAX: usize = 64 << 10;
 /// Room for notifications, in bytes.
 const RECEIVE_BUFFER: usize = 4 << 20;
 
-/// Messages of a dump, at most.
+/// Messages of a dump, or of notifications at a time, at most.
 const DUMP_MAX: usize = 65_536;
 
 /// A message of the databases. Its content may have keys: it is erased when
@@ -138,7 +138,7 @@ impl XfrmMonitor {
         }
     }
 
-    /// Waits for notifications, and takes all that have come by then.
+    /// Waits for notifications, and takes those that have come by then.
     ///
     /// # Errors
     /// If the socket fails. What was taken before is lost.
@@ -152,9 +152,16 @@ impl XfrmMonitor {
                 // the following dump; until it is empty the kernel drops further ones.
                 Ok(_) if is_lost => {}
                 Ok(more) => messages.extend(more),
-                Err(error) if is(&error, Errno::NOBUFS) => is_lost = true,
+                Err(error) if is(&error, Errno::NOBUFS) => {
+                    messages.clear();
+                    is_lost = true;
+                }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
                 Err(error) => return Err(error),
+            }
+            if messages.len() >= DUMP_MAX {
+                // The next call takes the rest.
+                break;
             }
             flags = RecvFlags::DONTWAIT;
         }
