@@ -17,7 +17,7 @@ use weir_esp::Config;
 use weir_esp::negotiated::Mapper;
 use weir_esp::strongswan::{self, Child, Keys, Shunt};
 use weir_esp::vici::{self, PACKET_MAX, Packet};
-use zeroize::Zeroizing;
+use zeroize::{Zeroize, Zeroizing};
 
 /// VICI's socket unless configured, as Debian has it.
 pub(super) const VICI: &str = "/run/charon.vici";
@@ -194,6 +194,8 @@ fn read_log(mut log: File, keys: &LogKeys, news: &SyncSender<()>) {
             at = len;
         }
         buffer.copy_within(at..len, 0);
+        // No key stays here until the next line comes.
+        buffer[len - at..len].zeroize();
         len -= at;
     }
 }
