@@ -9,9 +9,10 @@
 //!   to 256 and to 1,000,000 subscribers in random order, with and without the flow cache. A median of
 //!   rounds, in turn.
 //! - `latency`: the median time of a frame through both, at a rate that both take.
-//! - `beside`: the highest rate without loss of `weir meter` at one interface, softflowd, pmacctd and
-//!   nfpcapd, with 256 and 100,000 flows. An exporter that is not installed is left out. Of the exporters only what libpcap
-//!   dropped counts as lost.
+//! - `beside`: the highest rate without loss of `weir meter` at one interface, beside the host and at a
+//!   mirror port whose frames it takes, and of softflowd, pmacctd and nfpcapd, with 256 and 100,000 flows.
+//!   An exporter that is not installed is left out. Of the exporters only what libpcap dropped counts as
+//!   lost.
 //! - `cut`: how long 3,000,000 records of a period take from its end until they are durable, and whether
 //!   the bridge that counts loses a frame meanwhile.
 
