@@ -59,6 +59,8 @@ pub struct Link {
     pub outside: Option<String>,
     /// The interface to which a switch copies frames of both directions.
     pub mirror: Option<String>,
+    /// Whether frames at the mirror port go no further once they are counted.
+    pub takes: bool,
 }
 
 /// A server of RADIUS accounting, from which sessions come.

@@ -60,6 +60,7 @@ struct LinkTable {
     inside: Option<String>,
     outside: Option<String>,
     mirror: Option<String>,
+    take: Option<bool>,
 }
 
 #[derive(Deserialize, Default)]
@@ -242,8 +243,13 @@ fn links(tables: &[Spanned<LinkTable>]) -> Result<Vec<Link>, ConfigError> {
                 inside: None,
                 outside: None,
                 mirror: table.mirror.clone(),
+                takes: table.take.unwrap_or(false),
             });
             continue;
+        }
+        if let Some(take) = table.take {
+            let remedy = "only frames of a mirror port are copies: leave it out";
+            return Err(error(at, format!("{place}: take = {take}: {remedy}")));
         }
         match (&table.inside, &table.outside) {
             (None, None) => {
@@ -261,6 +267,7 @@ fn links(tables: &[Spanned<LinkTable>]) -> Result<Vec<Link>, ConfigError> {
             inside: table.inside.clone(),
             outside: table.outside.clone(),
             mirror: None,
+            takes: false,
         });
     }
     Ok(links)

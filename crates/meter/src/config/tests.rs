@@ -258,6 +258,11 @@ fn a_mistake_has_its_place_its_value_and_a_remedy() {
             0,
             "both sides are one interface",
         ),
+        (
+            "[[link]]\ninside = 'a'\ntake = true",
+            0,
+            "take = true: only frames of a mirror port are copies",
+        ),
     ] {
         let error = parse(text).unwrap_err();
         assert!(error.message.contains(message), "{text}: {error:?}");

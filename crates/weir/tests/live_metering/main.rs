@@ -74,12 +74,17 @@ impl Files {
             list.push_str(&format!("subscriber-{number},{address}\n"));
         }
         fs::write(folder.path("subscribers.csv"), list).unwrap();
+        let files = Files(folder);
+        files.configure(more);
+        files
+    }
+
+    fn configure(&self, more: &str) {
         let text = format!(
             "counter = \"test\"\nperiod = \"1s\"\ncapacity = 256\nunattributed_max = 1024\n\
              subscribers = \"subscribers.csv\"\n{more}\n[services]\ntest = {{ udp = [{PORT}] }}\n"
         );
-        fs::write(folder.path("counter.toml"), text).unwrap();
-        Files(folder)
+        fs::write(self.config(), text).unwrap();
     }
 
     fn config(&self) -> String {

@@ -2,10 +2,23 @@
 
 use super::*;
 
-/// Frames of both directions come in at the port, for stations elsewhere.
+/// Frames of both directions come in at the port, for stations elsewhere. Some of the processes that
+/// follow each other take them, the others let them go on.
 fn at_a_mirror_port(name: &str, capture: &str, expected: impl Fn([u64; 2]) -> [[u64; 2]; 2]) {
+    for takes in [[false; 4], [true; 4], [false, true, false, true]] {
+        at_a_port_that(takes, name, capture, &expected);
+    }
+}
+
+fn at_a_port_that(
+    takes: [bool; 4],
+    name: &str,
+    capture: &str,
+    expected: impl Fn([u64; 2]) -> [[u64; 2]; 2],
+) {
     let Some(net) = net() else { return };
-    let files = Files::new(name, &format!("[[link]]\nmirror = \"left\"\n{capture}"));
+    let config_of = |takes| format!("[[link]]\nmirror = \"left\"\ntake = {takes}\n{capture}");
+    let files = Files::new(name, &config_of(false));
     // A veth takes the generator's frames if it has an XDP program, or polls.
     let polling = Offloads {
         generic_receive: true,
@@ -27,8 +40,13 @@ fn at_a_mirror_port(name: &str, capture: &str, expected: impl Fn([u64; 2]) -> [[
     };
     let rate = Rate::PerSecond(20_000.0);
     let mut sums = [0; 2];
-    for round in 0..3 {
+    for (round, takes) in takes[..3].iter().enumerate() {
+        files.configure(&config_of(*takes));
         let running = meter(&[]).until("ready");
+        // By XDP, which a veth has.
+        assert_eq!(net.attached(), [*takes, false]);
+        // It runs after the meter.
+        let sink = Sink::new(&net.left, Hook::TcIngress).unwrap();
         assert!(net.left.is_promiscuous().unwrap());
         for (sum, udp) in sums.iter_mut().zip([&up, &down]) {
             let mut generator = Generator::new(&net.eth_a, udp).unwrap();
@@ -37,6 +55,8 @@ fn at_a_mirror_port(name: &str, capture: &str, expected: impl Fn([u64; 2]) -> [[
             *sum += sent.frames;
         }
         std::thread::sleep(Duration::from_millis(200));
+        let passed = sink.counted().unwrap().frames;
+        assert_eq!(passed == 0, *takes, "{passed} frames went on");
         if round == 1 {
             running.stop();
             assert!(!net.left.is_promiscuous().unwrap());
@@ -46,6 +66,7 @@ fn at_a_mirror_port(name: &str, capture: &str, expected: impl Fn([u64; 2]) -> [[
             assert!(net.left.is_promiscuous().unwrap());
         }
     }
+    files.configure(&config_of(takes[3]));
     meter(&[]).until("ready").stop();
     assert_eq!(files.packets(), expected(sums));
     assert_eq!(meter(&["--clean"]).end().code, Some(0));
@@ -74,4 +95,22 @@ fn the_source_of_a_session_tells_the_direction() {
     at_a_mirror_port("metering-mirror-sessions", "", |[up, down]| {
         [[up / 2, down / 2], [0, up / 2 + down / 2]]
     });
+}
+
+#[test]
+fn the_port_itself_counts_frames_that_are_taken() {
+    let Some(net) = net() else { return };
+    let files = Files::new(
+        "metering-mirror-own",
+        "[[link]]\nmirror = \"left\"\ntake = true\n",
+    );
+    let (config, store) = (files.config(), files.store());
+    let arguments = ["meter", "--config", &config, "--store", &store];
+    let running = Running::start(&net.middle, weir([]), &arguments).until("ready");
+    let udp = udp(&net.eth_a, &net.eth_b);
+    let mut generator = Generator::new(&net.eth_a, &udp).unwrap();
+    let sent = generator.send(2000, Rate::PerSecond(20_000.0)).unwrap();
+    assert_eq!(sent.dropped, 0, "{sent:?}");
+    running.stop();
+    files.assert_interfaces_have(sent.frames);
 }

@@ -6,10 +6,11 @@ use super::keys::masked;
 use super::maps::{CONTROL_NAME, Maps, REPLACED, forget, unpin};
 use super::program::{self, At, DirectionOf, Routines, Spec, Up};
 use crate::bpf::{
-    self, Attachment, Hook, Load, Map, ObjectError, ObjectKind, PinFolder, Program, ProgramType,
+    self, AttachError, Attachment, Hook, Load, Map, ObjectError, ObjectKind, PinFolder, Program,
+    ProgramType,
 };
 use crate::net::Interface;
-use crate::xdp::abi::XDP_PASS;
+use crate::xdp::abi::{XDP_DROP, XDP_PASS};
 use crate::xdp::xsk::promiscuous;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
@@ -18,8 +19,9 @@ use weir_filter::lang::expr::Names;
 use weir_meter::{Direction, Key, services};
 use weir_wire::LinkType;
 
-/// `TCX_NEXT`.
+/// `TCX_NEXT` and `TCX_DROP`.
 const TCX_NEXT: i32 = -1;
+const TCX_DROP: i32 = 2;
 
 /// The program at tc, as the kernel calls it.
 const PROGRAM_NAME: &str = "weir_meter";
@@ -177,11 +179,17 @@ impl MeterStage {
     /// # Errors
     /// See [`MeterError`].
     pub fn program(&self, hook: Hook) -> Result<Program, MeterError> {
-        let (at, program_type, verdict) = if hook.is_xdp() {
-            (At::Xdp, ProgramType::Xdp, XDP_PASS)
+        self.program_that(false, hook)
+    }
+
+    /// A program for a hook that counts each frame, and then drops it or lets it go on.
+    fn program_that(&self, drops: bool, hook: Hook) -> Result<Program, MeterError> {
+        let (at, program_type, [go_on, drop]) = if hook.is_xdp() {
+            (At::Xdp, ProgramType::Xdp, [XDP_PASS, XDP_DROP])
         } else {
-            (At::Tc, ProgramType::SchedCls, TCX_NEXT)
+            (At::Tc, ProgramType::SchedCls, [TCX_NEXT, TCX_DROP])
         };
+        let verdict = if drops { drop } else { go_on };
         let mut asm = Asm::new();
         let routines = program::emit(&mut asm, &self.spec, at, 0)?;
         asm.extend([Insn::mov32(Reg::R0, verdict), Insn::exit()]);
@@ -267,39 +275,58 @@ impl MeterTap {
     }
 
     /// Counts the frames that come in at a mirror port, which are of both directions; `stage` is a
-    /// [mirror stage](Meter::mirror_stage). The interface becomes promiscuous, until
-    /// [`detach`](Self::detach) or [`clean`](Self::clean). Otherwise as [`attach`](Self::attach).
+    /// [mirror stage](Meter::mirror_stage). If it `takes` them they go no further: they are counted and
+    /// dropped by XDP in the driver, or at tc where the driver has no XDP. The interface becomes
+    /// promiscuous, until [`detach`](Self::detach) or [`clean`](Self::clean). Otherwise as
+    /// [`attach`](Self::attach).
     ///
     /// # Errors
     /// See [`MeterError`].
     pub fn mirror(
         stage: &MeterStage,
         interface: &Interface,
+        takes: bool,
         folder: Option<&PinFolder>,
     ) -> Result<MeterTap, MeterError> {
-        let program = stage.program(Hook::TcIngress)?;
         let index = interface.index;
-        // The name says whether the interface was promiscuous before.
-        let [was, was_not] = [
-            format!("meter-seen-{index}"),
-            format!("{MIRROR_PIN}{index}"),
-        ];
         let is_pinned = |name: &str| match folder {
             Some(folder) => folder.get(name).map(|left| left.is_some()),
             None => Ok(false),
         };
+        // The name says whether the interface was promiscuous before, and the hook.
+        let names = |start: &str| [XDP_PIN, ""].map(|hook| format!("{start}{hook}{index}"));
+        let (was, was_not) = (names(SEEN_PIN), names(MIRROR_PIN));
         let is_changed = promiscuous::set(&interface.name, true)?;
-        let name = if is_changed && !is_pinned(&was)? || is_pinned(&was_not)? {
-            was_not
-        } else {
-            was
+        let was_pinned = is_pinned(&was[0])? || is_pinned(&was[1])?;
+        let was_not_pinned = is_pinned(&was_not[0])? || is_pinned(&was_not[1])?;
+        let is_ours = is_changed && !was_pinned || was_not_pinned;
+        let [xdp, tc] = if is_ours { was_not } else { was };
+        let mut tap = MeterTap::new(is_ours.then(|| interface.name.clone()));
+        let mut put = |hook, name: &str| {
+            let program = stage.program_that(takes, hook)?;
+            tap.put(stage, interface, (hook, &program), name, folder)
         };
-        let mut tap = MeterTap::new((name.starts_with(MIRROR_PIN)).then(|| interface.name.clone()));
-        let put = tap.put(stage, interface, (Hook::TcIngress, &program), &name, folder);
-        if put.is_err() && is_changed {
+        let by_driver = takes.then(|| put(Hook::XdpNative, &xdp));
+        let (done, other) = match by_driver {
+            None | Some(Err(MeterError::Attach(AttachError::NotByDriver { .. }))) => {
+                (put(Hook::TcIngress, &tc), xdp)
+            }
+            Some(done) => (done, tc),
+        };
+        if done.is_err() && is_changed {
             let _ = promiscuous::set(&interface.name, false);
         }
-        put.map(|()| tap)
+        done?;
+        // What an earlier process left at the other hook: at tc it has no frames any more, and by XDP it
+        // took them until now.
+        if let Some(folder) = folder
+            && let Some(left) = folder.get(&other)?.map(Attachment::from_fd)
+        {
+            tap.was_counting |= left.info()?.ifindex == Some(index) && stage.is_in(&left)?;
+            left.detach()?;
+            folder.unpin(&other)?;
+        }
+        Ok(tap)
     }
 
     fn new(promiscuous: Option<String>) -> MeterTap {
@@ -396,11 +423,15 @@ impl MeterTap {
 /// The start of the names of all pins of a meter.
 const MAP_PIN: &str = "meter-";
 
-/// The start of the pin's name at a mirror port that was not promiscuous.
+/// The start of the pin's name at a mirror port that was not promiscuous, and at one that was.
 const MIRROR_PIN: &str = "meter-mirror-";
+const SEEN_PIN: &str = "meter-seen-";
+
+/// What follows in the name if frames are taken by XDP.
+const XDP_PIN: &str = "xdp-";
 
 /// Whether a pin of this name is a program's at an interface.
 fn is_pin(name: &str) -> bool {
-    let starts = ["meter-in-", "meter-out-", "meter-seen-", MIRROR_PIN];
+    let starts = ["meter-in-", "meter-out-", SEEN_PIN, MIRROR_PIN];
     starts.iter().any(|start| name.starts_with(start))
 }

@@ -181,8 +181,13 @@ pub(super) fn clean(config: &Config) -> Result<(), CliError> {
 enum Place {
     /// Beside the host's stack; frames that come in go this way.
     Host(Direction),
-    /// At a mirror port; what goes up.
-    Mirror(MirrorUp),
+    /// At a mirror port.
+    Mirror {
+        /// What goes up.
+        up: MirrorUp,
+        /// Whether frames go no further.
+        takes: bool,
+    },
 }
 
 impl Place {
@@ -190,7 +195,7 @@ impl Place {
     fn side(&self, interface: &Interface) -> Side {
         let ingress = match self {
             Place::Host(ingress) => Some(*ingress),
-            Place::Mirror(_) => None,
+            Place::Mirror { .. } => None,
         };
         Side {
             name: interface.name.clone(),
@@ -209,17 +214,21 @@ impl Place {
     ) -> Result<MeterTap, CliError> {
         let attached = match self {
             Place::Host(ingress) => MeterTap::attach(meter, interface, *ingress, Some(folder)),
-            Place::Mirror(up) => meter
+            Place::Mirror { up, takes } => meter
                 .mirror_stage(up, names)
-                .and_then(|stage| MeterTap::mirror(&stage, interface, Some(folder))),
+                .and_then(|stage| MeterTap::mirror(&stage, interface, *takes, Some(folder))),
         };
         attached.map_err(|error| match (self, error) {
-            (Place::Mirror(MirrorUp::Sessions), error @ MeterError::Load(_)) => {
-                CliError::run(format!(
-                    "{error}: say what goes up by `inside` in [capture], or use fewer filters of \
-                     services"
-                ))
-            }
+            (
+                Place::Mirror {
+                    up: MirrorUp::Sessions,
+                    ..
+                },
+                error @ MeterError::Load(_),
+            ) => CliError::run(format!(
+                "{error}: say what goes up by `inside` in [capture], or use fewer filters of \
+                 services"
+            )),
             (_, error) => CliError::run(error),
         })
     }
@@ -244,7 +253,8 @@ fn link(config: &Config) -> Result<(String, Place), CliError> {
             Inside::Prefixes(prefixes) => MirrorUp::Prefixes(prefixes.clone()),
             Inside::From(text) => MirrorUp::Filter(text.clone()),
         };
-        return Ok((mirror.clone(), Place::Mirror(up)));
+        let takes = link.takes;
+        return Ok((mirror.clone(), Place::Mirror { up, takes }));
     }
     match (&link.inside, &link.outside) {
         // With both, a bridge between them.
