@@ -362,8 +362,8 @@ impl MeterTap {
                 folder.unpin(name)?;
             }
         }
-        self.was_counting = false;
         let made = Attachment::new(program, interface.index, hook)?;
+        self.was_counting = false;
         if let Some(folder) = folder {
             folder.pin(name, &made)?;
         }
