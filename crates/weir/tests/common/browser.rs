@@ -107,29 +107,29 @@ impl Page {
 
     /// Clicks with the mouse in the middle of an element.
     pub(crate) fn click(&mut self, element: &str) {
-        let at = self.press(element);
+        let at = self.press(element, "left");
         self.release(&at);
     }
 
-    /// The first half of a click; returns where it is.
-    pub(crate) fn press(&mut self, element: &str) -> Value {
+    /// The first half of a click, by a button; returns where it is.
+    pub(crate) fn press(&mut self, element: &str, button: &str) -> Value {
         let middle = format!(
             "(() => {{ const e = {element}; e.scrollIntoView(); const r = e.getBoundingClientRect(); \
              return [r.x + r.width / 2, r.y + r.height / 2]; }})()"
         );
         let at = self.value(&middle);
-        self.mouse("mousePressed", &at);
+        self.mouse("mousePressed", &at, button);
         at
     }
 
-    /// The second half.
+    /// The second half, by the left button.
     pub(crate) fn release(&mut self, at: &Value) {
-        self.mouse("mouseReleased", at);
+        self.mouse("mouseReleased", at, "left");
     }
 
-    fn mouse(&mut self, kind: &str, at: &Value) {
+    fn mouse(&mut self, kind: &str, at: &Value, button: &str) {
         let event = json!({
-            "type": kind, "x": at[0], "y": at[1], "button": "left", "clickCount": 1,
+            "type": kind, "x": at[0], "y": at[1], "button": button, "clickCount": 1,
         });
         self.call("Input.dispatchMouseEvent", &event);
     }

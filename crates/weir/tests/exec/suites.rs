@@ -196,8 +196,8 @@ fn run(suite: &Suite, program: &[String], options: &[&str], scratch: &Folder) ->
     text
 }
 
-/// Runs a suite's parts by the kernel's sockets, then by weir's, and prints what differs. A test that has
-/// another result by weir each time fails, unless [`DIFFER`] gives the reason.
+/// Runs a suite's parts by the kernel's sockets, then by weir's, and prints what differs. Fails if a test
+/// passes by the kernel's and has another result by weir's each time, unless [`DIFFER`] gives the reason.
 fn compare(suite: &Suite, name: &str) {
     let scratch = open_folder(&format!("suite-{name}"));
     let library = weir_lab::c::folder_of(LIBRARY).join(LIBRARY);

@@ -31,8 +31,8 @@ use weir_socket::{HostPlan, SocketRule};
 /// weir's from connect on; those that send to addresses without it are the kernel's.
 ///
 /// With --stack sys the same line runs the program on the kernel's sockets, for comparison: the
-/// options of the host and --loopback, --io-uring, --stats, --stats-file and --library then have no effect, and the
-/// program's addresses must be the kernel's.
+/// options of the host and --loopback, --io-uring, --stats, --stats-file and --library then have no
+/// effect, and the program's addresses must be the kernel's.
 #[derive(clap::Args, Clone, Debug)]
 #[command(mut_arg("links", links), mut_arg("addresses", optional), after_help = format!("\
 {}

@@ -44,7 +44,7 @@ let listed = [];
 let shown = 0;
 // The last column, the greatest first.
 let order = {};
-// While a button of the mouse is down on the table its rows stay, or the click would be of no row.
+// While the mouse is pressed on the table its rows stay, or the click would be of no row.
 let pressed = false;
 
 function text(value, isNumber) {
@@ -188,9 +188,10 @@ function show(fresh) {
   if (tab === LIST) drawList();
 }
 
-byId("table").addEventListener("pointerdown", () => { pressed = true; });
+// The left button: the menu of another one may take the release.
+byId("table").addEventListener("pointerdown", event => { pressed = event.button === 0; });
 // After the click's own listeners.
-const released = () => setTimeout(() => { pressed = false; drawTable(); });
+const released = () => pressed && setTimeout(() => { pressed = false; drawTable(); });
 for (const name of ["pointerup", "pointercancel", "blur"]) addEventListener(name, released);
 byId("find").addEventListener("input", () => news && drawTable());
 // At once, without waiting for the stream.
