@@ -8,8 +8,9 @@
 //! Only a set that `epoll_create(2)` has made in this process has a list. The list ends, and the kernel
 //! reports everything, as soon as something else may wait for the set: a thread that waits already when
 //! a first connection comes, or while another call drives the host; `poll(2)` on the set, a set of sets,
-//! a copy of the set's descriptor, a fork. A connection that a call waits for otherwise, as `poll(2)` or a
-//! `recv(2)` that blocks, leaves its list for good.
+//! a copy of the set's descriptor, a fork. It ends, too, with a wait that has room for one event: other
+//! descriptors would have none. A connection that a call waits for otherwise, as `poll(2)` or a `recv(2)`
+//! that blocks, leaves its list for good.
 
 use crate::sock::Sock;
 use crate::{host, real, signals, table};
@@ -29,9 +30,18 @@ const BY_KERNEL: u32 = (libc::EPOLLONESHOT | libc::EPOLLEXCLUSIVE) as u32;
 #[derive(Default)]
 pub(crate) struct ReadySet {
     list: ReadyList,
-    /// Descriptors that were reported level-triggered: they are looked at again. And the last one that
-    /// was reported.
-    again: Mutex<(Vec<u64>, u64)>,
+    again: Mutex<Again>,
+}
+
+/// What of a set is reported next.
+#[derive(Default)]
+struct Again {
+    /// Descriptors that were reported level-triggered, or had no room: they are looked at again.
+    numbers: Vec<u64>,
+    /// The last one that was reported.
+    last: u64,
+    /// Whether the last report took all the room, so that the kernel's descriptors had none.
+    was_full: bool,
 }
 
 type Sets = HashMap<c_int, Arc<ReadySet>>;
@@ -186,10 +196,16 @@ impl ReadySet {
         &self.list
     }
 
-    /// The connections of `set` that are readable, `most` at most.
+    /// The connections of `set` that are readable, `most` at most, which are two or more. After a report of
+    /// as many, half of the room is left to the kernel.
     pub(crate) fn report(&self, set: c_int, most: usize) -> Vec<epoll_event> {
         let mut again = self.again.lock().unwrap_or_else(PoisonError::into_inner);
-        let (numbers, last) = &mut *again;
+        let Again {
+            numbers,
+            last,
+            was_full,
+        } = &mut *again;
+        let limit = if *was_full { most / 2 } else { most };
         self.list.take(numbers);
         // Each once, and in turn, though there may be more than the program takes.
         numbers.sort_unstable();
@@ -198,7 +214,7 @@ impl ReadySet {
         numbers.rotate_left(middle);
         let mut events = Vec::new();
         numbers.retain(|number| {
-            if events.len() == most {
+            if events.len() == limit {
                 return true;
             }
             let Some((event, is_edge)) = readable(set, *number as c_int) else {
@@ -208,6 +224,7 @@ impl ReadySet {
             *last = *number;
             !is_edge
         });
+        *was_full = events.len() == most;
         events
     }
 

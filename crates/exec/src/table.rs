@@ -56,8 +56,8 @@ static SETS: [AtomicU8; FDS_MAX / 8] = [const { AtomicU8::new(0) }; FDS_MAX / 8]
 /// Descriptors of epoll sets that were made by `epoll_create(2)` and that nothing but
 /// `epoll_wait(2)` has to do with, a bit each.
 static PLAIN_SETS: [AtomicU8; FDS_MAX / 8] = [const { AtomicU8::new(0) }; FDS_MAX / 8];
-/// One more than the largest number of these.
-static PLAIN_END: AtomicUsize = AtomicUsize::new(0);
+/// One more than the largest number of both.
+static SETS_END: AtomicUsize = AtomicUsize::new(0);
 
 type Slot = Mutex<Option<Arc<Sock>>>;
 
@@ -369,6 +369,7 @@ pub(crate) fn mark_set(fd: c_int, has: bool) {
     if let Some(at) = index(fd) {
         let bit = 1 << (at % 8);
         if has {
+            SETS_END.fetch_max(at + 1, Relaxed);
             SETS[at / 8].fetch_or(bit, SeqCst);
         } else {
             SETS[at / 8].fetch_and(!bit, SeqCst);
@@ -390,7 +391,7 @@ pub(crate) fn mark_plain_set(fd: c_int, is_plain: bool) {
     if let Some(at) = index(fd) {
         let bit = 1 << (at % 8);
         if is_plain {
-            PLAIN_END.fetch_max(at + 1, Relaxed);
+            SETS_END.fetch_max(at + 1, Relaxed);
             PLAIN_SETS[at / 8].fetch_or(bit, SeqCst);
         } else {
             PLAIN_SETS[at / 8].fetch_and(!bit, SeqCst);
@@ -409,8 +410,14 @@ pub(crate) fn is_plain_set(fd: c_int) -> bool {
 
 /// The descriptors of epoll sets that only `epoll_wait(2)` waits for.
 pub(crate) fn plain_sets() -> Vec<c_int> {
-    let all = 0..PLAIN_END.load(Relaxed) as c_int;
+    let all = 0..SETS_END.load(Relaxed) as c_int;
     all.filter(|fd| is_plain_set(*fd)).collect()
+}
+
+/// The descriptors of epoll sets that only `epoll_wait(2)` waits for, or that sockets of weir are in.
+pub(crate) fn sets() -> Vec<c_int> {
+    let all = 0..SETS_END.load(Relaxed) as c_int;
+    all.filter(|fd| is_plain_set(*fd) || is_set(*fd)).collect()
 }
 
 /// Marks a descriptor as this library's own.

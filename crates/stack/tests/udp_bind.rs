@@ -141,6 +141,10 @@ fn of_those_that_reuse_an_address_the_last_receives() {
     hear(&mut world, peer(8), OURS);
     let expected = [(0, peer(8)), (1, peer(7))];
     assert_eq!(heard(&mut world, &sockets), expected);
+    // What a closed socket lacked counts no more.
+    world.stack.udp_close(sockets.remove(0));
+    assert!(bind(&mut world, SHARED).is_ok());
+    assert!(bind(&mut world, REUSED).is_err());
 }
 
 #[test]

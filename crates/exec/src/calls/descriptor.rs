@@ -109,7 +109,7 @@ pub unsafe extern "C" fn close_range(first: c_uint, last: c_uint, flags: c_int) 
     for fd in table::relays(first as usize, last as usize) {
         table::forget_relay(fd);
     }
-    let sets = table::plain_sets().into_iter();
+    let sets = table::sets().into_iter();
     sets.filter(|fd| (first..=last).contains(&(*fd as c_uint)))
         .for_each(forget_set);
     let mut done = 0;

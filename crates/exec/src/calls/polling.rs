@@ -336,6 +336,10 @@ unsafe fn wait_for(
         return unsafe { real::epoll_pwait(set, events, most, ms, mask) };
     };
     let _inside = signals::enter();
+    if most == 1 && table::is_plain_set(set) {
+        // There is no room for the kernel's descriptors beside a connection.
+        ready_sets::end(set);
+    }
     let ready = || ready_sets::of(set);
     // The mask counts in a wait.
     let now = if is_short { mask } else { null() };

@@ -106,8 +106,6 @@ pub(super) struct Pair {
     down: Rest,
     up_done: bool,
     down_done: bool,
-    /// Whether the application has shut its end down for reading.
-    is_deaf: bool,
     /// Why nothing more can be written. What the peer had sent before is still the application's.
     failed: Option<c_int>,
 }
@@ -124,7 +122,6 @@ impl Pair {
             down: Rest::default(),
             up_done: false,
             down_done: false,
-            is_deaf: false,
             failed: None,
         }
     }
@@ -288,9 +285,6 @@ impl Pair {
 
     /// Sends to the application; returns how many bytes it has room for.
     fn give(&self, bytes: &[u8]) -> Result<usize, End> {
-        if self.is_deaf {
-            return Ok(bytes.len());
-        }
         match send(&self.fd, bytes, SendFlags::DONTWAIT | SendFlags::NOSIGNAL) {
             Ok(count) => Ok(count),
             Err(Errno::AGAIN | Errno::INTR | Errno::NOBUFS | Errno::NOMEM) => Ok(0),
@@ -307,7 +301,8 @@ impl Pair {
         scratch: &mut [u8],
         again: &mut bool,
     ) -> Result<(), End> {
-        if self.failed.is_some() {
+        if let Some(error) = self.failed {
+            self.refuse(error, scratch);
             return Ok(());
         }
         for _ in 0..CHUNKS_MAX {
@@ -323,11 +318,7 @@ impl Pair {
                         self.failed = Some(error);
                         self.up = Rest::default();
                         self.copy_down(context, scratch, again)?;
-                        if !self.down.is_empty() {
-                            // The application reads nothing now: a call of it that waits for room fails.
-                            name::say_end(&self.fd, error);
-                            let _ = shutdown(&self.fd, rustix::net::Shutdown::Read);
-                        }
+                        self.refuse(error, scratch);
                         return Ok(());
                     }
                 }
@@ -353,6 +344,18 @@ impl Pair {
         }
         *again = true;
         Ok(())
+    }
+
+    /// Shows that the connection has failed to an application that leaves received bytes unread: a call of it
+    /// that sends, or waits for room, fails.
+    fn refuse(&self, error: c_int, scratch: &mut [u8]) {
+        if self.down.is_empty() {
+            return;
+        }
+        name::say_end(&self.fd, error);
+        let _ = shutdown(&self.fd, rustix::net::Shutdown::Read);
+        // Nothing is added now, and without what lies there the application's end is writable.
+        while let Ok((1.., _)) = recv(&self.fd, &mut *scratch, RecvFlags::DONTWAIT) {}
     }
 
     /// The connection's own error, which a failed write hides behind `EPIPE`.

@@ -261,10 +261,10 @@ impl Thread {
             due.extend(self.ready());
             due.extend(self.paused());
             self.enter_new(&mut due);
-            let mut now: Vec<u64> = due.drain().collect();
             // Sockets that have ended free their addresses before guests ask for them.
-            now.sort_unstable_by_key(|id| self.is_guest(*id));
-            for id in now {
+            let (guests, others): (Vec<u64>, Vec<u64>) =
+                due.drain().partition(|id| self.is_guest(*id));
+            for id in others.into_iter().chain(guests) {
                 if self.turn(id, &mut scratch) {
                     due.insert(id);
                 }

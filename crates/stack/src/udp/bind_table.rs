@@ -23,22 +23,57 @@ pub(super) struct BindKey {
     pub(super) reuse_address: bool,
 }
 
-impl BindKey {
-    /// Whether a socket at this place lets another one have it too.
-    fn admits(self, other: BindKey) -> bool {
-        (self.local, self.both) == (other.local, other.both)
-            && (self.shared && other.shared || self.reuse_address && other.reuse_address)
-    }
-}
-
 /// The sockets bound to one address and port.
 struct Group {
-    /// With the flags that all members have.
-    place: BindKey,
-    /// Number of all of them.
+    local: SocketAddr,
+    both: bool,
+    /// Number of all of them, and of those with each flag of [`BindKey`].
     members: usize,
+    shared: usize,
+    reuse_address: usize,
     /// The unconnected ones, which receive from any peer, in the order of their binds.
     open: Vec<PcbId>,
+}
+
+impl Group {
+    fn new(place: BindKey, socket: PcbId, open: bool) -> Group {
+        let mut group = Group {
+            local: place.local,
+            both: place.both,
+            members: 0,
+            shared: 0,
+            reuse_address: 0,
+            open: Vec::new(),
+        };
+        group.add(place, socket, open);
+        group
+    }
+
+    /// Whether the sockets let another one have their place too.
+    fn admits(&self, other: BindKey) -> bool {
+        (self.local, self.both) == (other.local, other.both)
+            && (other.shared && self.is_shared()
+                || other.reuse_address && self.reuse_address == self.members)
+    }
+
+    /// Whether all share the datagrams.
+    fn is_shared(&self) -> bool {
+        self.shared == self.members
+    }
+
+    fn add(&mut self, place: BindKey, socket: PcbId, open: bool) {
+        self.members += 1;
+        self.shared += usize::from(place.shared);
+        self.reuse_address += usize::from(place.reuse_address);
+        self.open.extend(open.then_some(socket));
+    }
+
+    fn remove(&mut self, place: BindKey, socket: PcbId) {
+        self.members -= 1;
+        self.shared -= usize::from(place.shared);
+        self.reuse_address -= usize::from(place.reuse_address);
+        self.open.retain(|other| *other != socket);
+    }
 }
 
 /// The table of bound sockets.
@@ -77,12 +112,7 @@ impl BindTable {
         socket: PcbId,
         open: bool,
     ) -> Result<(), InsertError> {
-        let set = Group {
-            place,
-            members: 1,
-            open: open.then_some(socket).into_iter().collect(),
-        };
-        let name = self.sets.insert(set);
+        let name = self.sets.insert(Group::new(place, socket, open));
         let (ip, port) = (place.local.ip(), place.local.port());
         let entered = if place.both {
             self.table.insert_dual(port, PcbId(name.index))
@@ -109,12 +139,8 @@ impl BindTable {
         };
         let name = self.sets.at(index);
         let set = name.and_then(|name| self.sets.get_mut(name));
-        let set = set.filter(|set| set.place.admits(place));
-        let set = set.ok_or(error)?;
-        set.place.shared &= place.shared;
-        set.place.reuse_address &= place.reuse_address;
-        set.members += 1;
-        set.open.extend(open.then_some(socket));
+        let set = set.filter(|set| set.admits(place));
+        set.ok_or(error)?.add(place, socket, open);
         Ok(())
     }
 
@@ -127,12 +153,11 @@ impl BindTable {
             return;
         };
         debug_assert_eq!(
-            (set.place.local, set.place.both),
+            (set.local, set.both),
             (place.local, place.both),
             "a socket is where it was entered"
         );
-        set.members -= 1;
-        set.open.retain(|other| *other != socket);
+        set.remove(place, socket);
         if set.members == 0 {
             self.sets.remove(name);
             self.table.remove(ip, port);
@@ -145,7 +170,7 @@ impl BindTable {
         let sets = &self.sets;
         let open = |PcbId(index): PcbId| {
             let set = sets.at(index).and_then(|name| sets.get(name))?;
-            (!set.open.is_empty()).then_some((&set.open[..], set.place.shared))
+            (!set.open.is_empty()).then_some((&set.open[..], set.is_shared()))
         };
         let found = self.table.find_that(local.ip(), local.port(), open);
         found.unwrap_or_default()

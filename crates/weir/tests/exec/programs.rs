@@ -91,6 +91,52 @@ os.wait()
     }
 }
 
+/// The application reads nothing, so that neither what the peer has sent nor the end behind it reaches it.
+#[test]
+fn a_send_that_waits_for_room_fails_at_a_reset() {
+    let Some(kernel) = bench("exec-room-reset", &["python3"]) else {
+        return;
+    };
+    let script = "
+import os, select, signal, socket, sys
+listener = socket.create_server(('127.0.0.1', 0))
+child = os.fork()
+if child == 0:
+    # A call that stands for good ends the child.
+    signal.alarm(30)
+    connection = socket.create_connection(listener.getsockname())
+    connection.setblocking(sys.argv[1] == 'sends')
+    try:
+        while True:
+            try:
+                connection.sendall(b'x' * 10000)
+            except BlockingIOError:
+                select.select([], [connection], [])
+    except OSError as error:
+        print(error.errno, flush=True)
+    connection.setblocking(True)
+    read = b''
+    while part := connection.recv(100000):
+        read += part
+    print(len(read) > 0, read == bytes(len(read)), flush=True)
+    os._exit(0)
+connection, _ = listener.accept()
+connection.setblocking(False)
+# Until neither the application nor the way to it takes more.
+while select.select([], [connection], [], 0.5)[1]:
+    connection.send(bytes(100000))
+select.select([connection], [], [])
+# With bytes unread.
+connection.close()
+print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+";
+    for how in ["sends", "selects"] {
+        let [kernels, weirs] = on_both(&kernel, &["python3", "-c", script, how]);
+        assert_eq!(kernels, "104\nTrue True\n0\n", "{how}");
+        assert_eq!(weirs, kernels, "{how}");
+    }
+}
+
 #[test]
 fn udp_sockets_can_reuse_an_address() {
     let Some(kernel) = bench("exec-reuse", &["python3"]) else {

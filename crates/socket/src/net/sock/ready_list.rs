@@ -63,6 +63,9 @@ impl ReadyList {
         if numbers.len() == numbers.capacity() {
             numbers.sort_unstable();
             numbers.dedup();
+            // The next time is as many numbers later.
+            let len = numbers.len();
+            numbers.reserve(len);
         }
         numbers.push(number);
         self.0.len.store(numbers.len(), Relaxed);
