@@ -1,32 +1,24 @@
 //! `weir meter` at a mirror port.
 
 use super::*;
+use std::io::ErrorKind;
+use std::net::UdpSocket;
 
 /// Frames of both directions come in at the port, for stations elsewhere. Some of the processes that
 /// follow each other take them, the others let them go on.
 fn at_a_mirror_port(name: &str, capture: &str, expected: impl Fn([u64; 2]) -> [[u64; 2]; 2]) {
-    let mixed = [false, true, false, true];
-    for (takes, has_xdp) in [
-        ([false; 4], true),
-        ([true; 4], true),
-        (mixed, true),
-        ([true; 4], false),
-    ] {
-        at_a_port_that(takes, has_xdp, name, (capture, &expected));
+    for takes in [[false; 4], [true; 4], [false, true, false, true]] {
+        at_a_port_that(takes, name, capture, &expected);
     }
 }
 
 fn at_a_port_that(
     takes: [bool; 4],
-    has_xdp: bool,
     name: &str,
-    (capture, expected): (&str, &impl Fn([u64; 2]) -> [[u64; 2]; 2]),
+    capture: &str,
+    expected: impl Fn([u64; 2]) -> [[u64; 2]; 2],
 ) {
     let Some(net) = net() else { return };
-    if !has_xdp {
-        // A veth whose peer sends frames longer than a page has no XDP.
-        net.eth_a.set_mtu(9000).unwrap();
-    }
     let config_of = |takes| format!("[[link]]\nmirror = \"left\"\ntake = {takes}\n{capture}");
     let files = Files::new(name, &config_of(false));
     // A veth takes the generator's frames if it has an XDP program, or polls.
@@ -53,7 +45,8 @@ fn at_a_port_that(
     for (round, takes) in takes[..3].iter().enumerate() {
         files.configure(&config_of(*takes));
         let running = meter(&[]).until("ready");
-        assert_eq!(net.attached(), [*takes && has_xdp, false]);
+        // By XDP, which a veth has.
+        assert_eq!(net.attached(), [*takes, false]);
         // It runs after the meter.
         let sink = Sink::new(&net.left, Hook::TcIngress).unwrap();
         assert!(net.left.is_promiscuous().unwrap());
@@ -122,4 +115,46 @@ fn the_port_itself_counts_frames_that_are_taken() {
     assert_eq!(sent.dropped, 0, "{sent:?}");
     running.stop();
     files.assert_interfaces_have(sent.frames);
+}
+
+/// Its driver has no XDP.
+#[test]
+fn frames_of_a_loopback_are_taken_at_tc() {
+    const FRAMES: u64 = 50;
+    let Some(net) = net() else { return };
+    let files = Files::new(
+        "metering-mirror-lo",
+        "[[link]]\nmirror = \"lo\"\ntake = true\n",
+    );
+    let (config, store) = (files.config(), files.store());
+    let meter = || {
+        let arguments = ["meter", "--config", &config, "--store", &store];
+        Running::start(&net.middle, weir([]), &arguments).until("ready")
+    };
+    let [to, from] = net.middle.run(|| {
+        let to = UdpSocket::bind(("127.0.0.1", PORT)).unwrap();
+        [to, UdpSocket::bind("127.0.0.1:0").unwrap()]
+    });
+    for _ in 0..2 {
+        let running = meter();
+        for _ in 0..FRAMES {
+            from.send_to(b"a", ("127.0.0.1", PORT)).unwrap();
+        }
+        running.signal(Signal::KILL);
+        running.end();
+    }
+    meter().stop();
+    assert_eq!(files.packets(), [[0, 0], [0, 2 * FRAMES]]);
+    to.set_nonblocking(true).unwrap();
+    assert_eq!(
+        to.recv(&mut [0; 9]).unwrap_err().kind(),
+        ErrorKind::WouldBlock
+    );
+    // Each process went on where the one before was killed.
+    let ledger = Ledger::open(store.as_ref()).unwrap();
+    let periods = ledger.prove(None, None).unwrap().periods;
+    assert!(
+        periods.iter().all(|it| it.gap_unix_ns.is_none()),
+        "{periods:?}"
+    );
 }
