@@ -1,4 +1,4 @@
-//! The counting part of a meter: a part of a gate's program, or a program of its own at tc.
+//! The counting part of a meter: a part of a gate's program, or a program of its own at tc or XDP.
 
 use super::Meter;
 use super::error::MeterError;
@@ -23,7 +23,7 @@ use weir_wire::LinkType;
 const TCX_NEXT: i32 = -1;
 const TCX_DROP: i32 = 2;
 
-/// The program at tc, as the kernel calls it.
+/// The program at tc or XDP, as the kernel calls it.
 const PROGRAM_NAME: &str = "weir_meter";
 
 /// Prefixes by which frames of a mirror port go up, at most: each is a comparison a packet.
@@ -228,9 +228,10 @@ fn map_ids(attachment: &Attachment) -> Result<Vec<u32>, MeterError> {
 }
 
 /// Counting beside the host's own stack, or at a mirror port: programs at tc ingress and egress of
-/// an interface (Linux 6.6), which let each frame go on.
+/// an interface (Linux 6.6), which let each frame go on, or drop those of a mirror port, then by XDP if
+/// the driver has it.
 ///
-/// Frames are as the kernel has them there: a super-frame counts as the segments that it becomes on
+/// At tc frames are as the kernel has them there: a super-frame counts as the segments that it becomes on
 /// the wire (`gso_segs`; headers of frames in a tunnel are not looked for), and a filter of a
 /// service does not see a VLAN tag that the kernel has taken out of the frame.
 #[derive(Debug)]
