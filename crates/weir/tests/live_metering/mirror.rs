@@ -158,3 +158,22 @@ fn frames_of_a_loopback_are_taken_at_tc() {
         "{periods:?}"
     );
 }
+
+#[test]
+fn a_port_whose_xdp_another_program_has_is_not_taken() {
+    let Some(net) = net() else { return };
+    let _other = Sink::new(&net.left, Hook::XdpNative).unwrap();
+    let files = Files::new(
+        "metering-mirror-busy",
+        "[[link]]\nmirror = \"left\"\ntake = true\n",
+    );
+    let (config, store) = (files.config(), files.store());
+    let arguments = ["meter", "--config", &config, "--store", &store];
+    let ended = Running::start(&net.middle, weir([]), &arguments).end();
+    assert_eq!(ended.code, Some(1), "{ended:?}");
+    assert!(
+        ended.stderr.contains("or use tc: leave `take` out"),
+        "{ended:?}"
+    );
+    assert!(!net.left.is_promiscuous().unwrap());
+}

@@ -29,7 +29,7 @@ use crate::watchdog::Watchdog;
 use std::io::Write;
 use std::path::Path;
 use std::time::Duration;
-use weir_link::bpf::PinFolder;
+use weir_link::bpf::{AttachError, PinFolder};
 use weir_link::names::SystemNames;
 use weir_link::net::Interface;
 use weir_link::xdp::{Meter, MeterError, MeterTap, MirrorUp};
@@ -229,6 +229,9 @@ impl Place {
                 "{error}: say what goes up by `inside` in [capture], or use fewer filters of \
                  services"
             )),
+            (Place::Mirror { .. }, error @ MeterError::Attach(AttachError::Busy { .. })) => {
+                CliError::run(format!("{error}: leave `take` out for that"))
+            }
             (_, error) => CliError::run(error),
         })
     }
