@@ -229,19 +229,57 @@ fn crates_depend_only_along_the_arrows() {
 /// The workspace crates in a manifest's dependencies, without dev-dependencies,
 /// under any name and for any target.
 fn used(manifest: &toml::Table) -> Vec<String> {
+    dependencies(manifest)
+        .filter_map(|(package, _)| package.strip_prefix("weir-").map(str::to_owned))
+        .collect()
+}
+
+/// The packages that a manifest depends on to be built, whatever they are
+/// renamed to and for any target, and what the manifest says of each.
+fn dependencies(manifest: &toml::Table) -> impl Iterator<Item = (&str, &toml::Value)> {
     let targets = manifest.get("target").and_then(toml::Value::as_table);
     let targets = targets.into_iter().flat_map(|table| table.values());
     let tables = targets.filter_map(toml::Value::as_table).chain([manifest]);
     let kinds = ["dependencies", "build-dependencies"];
-    let lists = tables.flat_map(|table| kinds.map(|kind| table.get(kind)));
-    let lists = lists.flatten().filter_map(toml::Value::as_table);
-    let packages = lists.flatten().map(|(key, value)| {
+    let lists = tables.flat_map(move |table| kinds.map(|kind| table.get(kind)));
+    let lists = lists.flatten().filter_map(toml::Value::as_table).flatten();
+    lists.map(|(key, value)| {
         let renamed = value.get("package").and_then(toml::Value::as_str);
-        renamed.unwrap_or(key)
-    });
-    packages
-        .filter_map(|package| package.strip_prefix("weir-").map(str::to_owned))
-        .collect()
+        (renamed.unwrap_or(key), value)
+    })
+}
+
+/// `python/` and `fuzz/` are workspaces of their own, which a new dependency of
+/// a crate does not update; the check builds them from their lock files last.
+#[test]
+fn every_lock_file_has_what_the_crates_depend_on() {
+    for home in ["python", "fuzz"] {
+        let text = fs::read_to_string(root().join(home).join("Cargo.lock")).expect("has a lock");
+        let lock: toml::Table = text.parse().expect("a lock file is TOML");
+        for package in lock["package"].as_array().into_iter().flatten() {
+            let name = package["name"].as_str().unwrap_or_default();
+            let Some(short) = name.strip_prefix("weir-") else {
+                continue;
+            };
+            let manifest = root().join("crates").join(short).join("Cargo.toml");
+            let Ok(manifest) = fs::read_to_string(manifest) else {
+                continue; // the package of `home` itself
+            };
+            let manifest: toml::Table = manifest.parse().expect("the manifest is TOML");
+            let locked = package.get("dependencies").and_then(toml::Value::as_array);
+            let locked = locked.into_iter().flatten().filter_map(toml::Value::as_str);
+            // Where a lock has two versions of a package, its name is followed by one.
+            let locked: Vec<&str> = locked.filter_map(|one| one.split(' ').next()).collect();
+            for (dependency, described) in dependencies(&manifest) {
+                let optional = described.get("optional").and_then(toml::Value::as_bool);
+                assert!(
+                    optional == Some(true) || locked.contains(&dependency),
+                    "{home}/Cargo.lock: {name} lacks {dependency}; \
+                     run `cargo metadata --manifest-path {home}/Cargo.toml`"
+                );
+            }
+        }
+    }
 }
 
 #[test]
