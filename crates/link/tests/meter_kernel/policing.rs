@@ -10,6 +10,7 @@ use weir_link::bpf::{FRAME_BYTES_MIN, Hook, Program, TestRun};
 use weir_link::xdp::{CutOwner, Meter};
 use weir_meter::parse::Headers;
 use weir_meter::policy::{self, Policy, PolicyAction, RateLimit};
+use weir_meter::services::Services;
 use weir_meter::{Direction, Key};
 use weir_wire::LinkType;
 
@@ -105,14 +106,13 @@ fn ip_start(frame: &[u8]) -> usize {
     }
 }
 
-fn equals_the_rules(counts_ip: bool, seed: u64) {
+fn equals_the_rules(services: &Services, counts_ip: bool, seed: u64) {
     if !permitted() {
         return;
     }
     println!("seed {seed}");
     let mut rng = Rng::new(seed);
-    let services = services();
-    let mut meter = Meter::create(&policed(&services, counts_ip)).unwrap();
+    let mut meter = Meter::create(&policed(services, counts_ip)).unwrap();
     let keys = frames::address_keys();
     let policies = policies(&mut rng);
     let mut rows: BTreeMap<u32, (&Policy, i64)> = BTreeMap::new();
@@ -125,7 +125,7 @@ fn equals_the_rules(counts_ip: bool, seed: u64) {
             rows.insert(*row, (policy, quota));
         }
     }
-    let oracle = Oracle::new(&services, &keys, counts_ip);
+    let oracle = Oracle::new(services, &keys, counts_ip);
     let directions = [Direction::Up, Direction::Down];
     let programs: Vec<(Direction, Hook, Program)> = directions
         .into_iter()
@@ -229,12 +229,58 @@ fn equals_the_rules(counts_ip: bool, seed: u64) {
 
 #[test]
 fn every_frame_is_policed_by_the_rules() {
-    equals_the_rules(false, 21);
+    equals_the_rules(&services(), false, 21);
 }
 
 #[test]
 fn bytes_of_ip_packets_are_policed_by_the_rules() {
-    equals_the_rules(true, 22);
+    equals_the_rules(&services(), true, 22);
+}
+
+/// Without services by filter most frames go the stage's short way.
+#[test]
+fn frames_that_go_the_short_way_are_policed_by_the_rules() {
+    let mut services = services().list().to_vec();
+    services.retain(|service| service.filter.is_none());
+    let services = Services::new(services);
+    equals_the_rules(&services, false, 23);
+    equals_the_rules(&services, true, 24);
+}
+
+#[test]
+fn a_policy_that_changes_within_a_session_is_in_force_at_once() {
+    if !permitted() {
+        return;
+    }
+    let services = services();
+    let mut meter = Meter::create(&policed(&services, false)).unwrap();
+    let address = Ipv4Addr::new(10, 9, 9, 9);
+    meter.insert(Key::Ipv4(address), 0).unwrap();
+    let program = meter.stage(Direction::Up).program(Hook::XdpNative).unwrap();
+    let frame = packet(address);
+    let set = |policy: Option<Policy>, is_new| {
+        meter.set_policy(0, policy.as_ref(), is_new).unwrap();
+    };
+    let returned =
+        |times: usize| -> Vec<u32> { (0..times).map(|_| run(&program, &frame)).collect() };
+    // A CPU has a lease of 64 KiB, which what comes then must not pass from.
+    let leased = policy([Some(ALL), None], None);
+    set(Some(leased.clone()), true);
+    assert_eq!(returned(2), [2, 2]);
+    set(Some(policy([None; 2], Some(2_500))), false);
+    assert_eq!(returned(4), [2, 2, 2, 1]);
+    set(Some(leased.clone()), false);
+    assert_eq!(returned(2), [2, 2]);
+    set(Some(policy([Some(NOTHING), None], Some(9_000))), false);
+    assert_eq!(returned(2), [1, 1]);
+    // Without a policy, frames pass; then a session with one has no lease of the row's earlier ones.
+    set(None, false);
+    assert_eq!(returned(2), [2, 2]);
+    set(Some(policy([Some(NOTHING), None], None)), true);
+    assert_eq!(returned(2), [1, 1]);
+    // The other direction has no rate.
+    set(Some(policy([None, Some(NOTHING)], None)), false);
+    assert_eq!(returned(2), [2, 2]);
 }
 
 /// A UDP packet of 1,000 bytes from this address.
@@ -244,6 +290,42 @@ fn packet(from: Ipv4Addr) -> Vec<u8> {
     frame[26..30].copy_from_slice(&from.octets());
     frame[30..38].copy_from_slice(&[192, 0, 2, 1, 4, 0, 1, 187]);
     frame
+}
+
+#[test]
+fn a_small_frame_passes_where_a_large_one_is_over() {
+    if !permitted() {
+        return;
+    }
+    let services = services();
+    let mut meter = Meter::create(&policed(&services, false)).unwrap();
+    let address = Ipv4Addr::new(10, 9, 9, 9);
+    meter.insert(Key::Ipv4(address), 0).unwrap();
+    let program = meter.stage(Direction::Up).program(Hook::XdpNative).unwrap();
+    let large = packet(address);
+    let mut small = large[..400].to_vec();
+    small[16..18].copy_from_slice(&386_u16.to_be_bytes());
+    // A byte is a millisecond.
+    let limit = RateLimit {
+        bits_per_second: 8_000,
+        burst_bytes: 10_000,
+    };
+    let policy = policy([Some(limit), None], None);
+    let in_time = (0..ATTEMPTS).any(|_| {
+        let began = Instant::now();
+        meter.set_policy(0, Some(&policy), true).unwrap();
+        let first: Vec<u32> = (0..9).map(|_| run(&program, &large)).collect();
+        // 1,000 bytes are left.
+        let then = [&small, &large, &large, &small, &large, &small];
+        let then = then.map(|frame| run(&program, frame));
+        if began.elapsed() > Duration::from_millis(150) {
+            return false;
+        }
+        assert_eq!(first, [2; 9]);
+        assert_eq!(then, [2, 1, 1, 2, 1, 1]);
+        true
+    });
+    assert!(in_time, "each attempt took longer than 0.15 s");
 }
 
 /// Bytes of row 0 that passed, in the period that ends now.

@@ -11,7 +11,7 @@
 //!  totals    [CPU] [bank][direction] {packets, bytes}                             a CPU a value
 //!  services  protocol ─► service, then port ─► service for each of PORT_PROTOCOLS
 //!  policies  row ─► meters up and down, quota, flags: a row a value    (one entry without policies)
-//!  leases    [CPU][row] bytes up and down that a CPU has taken of the meters
+//!  leases    [CPU][direction][row] bytes that a CPU has taken of the meters
 //!  tags      row ─► a number of the process's own, for after a restart; the quota that was granted
 //!  flows     flow ─► when its last packet came: pages of FLOW_SLOTS slots       (with that measure)
 //! ```
@@ -37,9 +37,9 @@
 //! state, and one unused.
 
 /// Version of the layout; the words up to [`at::SEED`] keep their places in all versions.
-pub(super) const VERSION: u64 = 5;
-/// Version of the layout of counters with measures, which a program of version 5 cannot read.
-pub(super) const VERSION_MEASURES: u64 = 6;
+pub(super) const VERSION: u64 = 7;
+/// Version of the layout of counters with measures, which a program of version 7 cannot read.
+pub(super) const VERSION_MEASURES: u64 = 8;
 
 /// Bytes of the control value.
 pub(super) const CONTROL_BYTES: u32 = 2048;
@@ -167,10 +167,29 @@ pub(super) const CARRY_PROBES: u32 = 8;
 
 /// Bytes of a row's policy.
 pub(super) const POLICY_BYTES: u32 = 64;
-/// Bytes of a row's leases on one CPU: two words of 32 bits.
-pub(super) const LEASE_BYTES: u32 = 8;
+/// Bytes of a row's lease on one CPU.
+pub(super) const LEASE_BYTES: u32 = 16;
 /// CPUs that lease, at most: those beyond use the meters themselves.
 pub(super) const LEASE_CPUS: u32 = 8;
+
+/// A row's lease of one direction on one CPU. Its process writes the kind, and zeros; the stage writes
+/// the others.
+pub(super) mod lease {
+    /// Bytes that are left: 16 bits.
+    pub(in crate::xdp::meter) const BYTES: i16 = 0;
+    /// Frames of at least so many bytes are over until the time of the note: 16 bits.
+    pub(in crate::xdp::meter) const LEAST: i16 = 2;
+    /// One of the kinds below: 32 bits.
+    pub(in crate::xdp::meter) const KIND: i16 = 4;
+    /// The note: nanoseconds of the monotonic clock, but for the low bits, which are the action.
+    pub(in crate::xdp::meter) const NOTE: i16 = 8;
+    /// The policy says more than a lease may.
+    pub(in crate::xdp::meter) const NONE: i32 = 0;
+    /// Frames pass from the lease as long as it has bytes.
+    pub(in crate::xdp::meter) const SOME: i32 = 1;
+    /// All frames pass.
+    pub(in crate::xdp::meter) const ALL: i32 = 2;
+}
 
 /// A policy: offsets of its words, and its flags.
 pub(super) mod policy {

@@ -223,7 +223,7 @@ impl Geometry {
         let spill = u64::from(self.spill()) * 88;
         let cells = self.cells() * u64::from(self.cell());
         let (own, shared) = self.carry_pages();
-        let per_row = POLICY_BYTES + LEASE_BYTES * self.lease_cpus;
+        let per_row = POLICY_BYTES + LEASE_BYTES * 2 * self.lease_cpus;
         let policies = u64::from(per_row) * u64::from(self.policed_rows());
         let tags = u64::from(self.tag_bytes()) * u64::from(self.subscribers);
         policies
@@ -305,7 +305,7 @@ impl Maps {
             leases: array(
                 "weir_meter_leas",
                 LEASE_BYTES,
-                geometry.policed_rows() * geometry.lease_cpus.max(1),
+                geometry.policed_rows() * 2 * geometry.lease_cpus.max(1),
             )?,
             tags: array(
                 "weir_meter_tags",

@@ -1,18 +1,17 @@
 //! Policies of rows, as the process writes them.
 
 use super::error::MeterError;
-use super::layout::{LEASE_BYTES, at, policy as entry};
+use super::layout::{at, lease, policy as entry};
 use super::{Meter, Row};
 use rustix::time::{ClockId, clock_getres};
 use std::sync::atomic::Ordering;
-use weir_meter::Direction;
 use weir_meter::policy::{Policy, PolicyAction, RateLimit};
 
 /// The coarse clock is read where a meter's tolerance is at least this many of its ticks: a bucket that
 /// is full within a tick loses packets in the rest of the tick (bench `meter_kernel -- policing`).
 const COARSE_TICKS_MIN: u64 = 4;
 
-/// Most bytes that a CPU leases.
+/// Most bytes that a CPU leases: what is left of them after a frame takes 16 bits.
 const QUANTUM_BYTES_MAX: u64 = 1 << 16;
 /// All CPUs' leases together are at most this part of the burst.
 const LEASED_PART: u64 = 16;
@@ -55,8 +54,10 @@ impl Meter {
             word.expect("a word of the entry")
         };
         let granted = self.tags.u64(row as usize, 8).expect("a word of the tag");
+        // The policy is asked while its words change.
+        self.set_leases(row, [lease::NONE; 2]);
         if is_new {
-            // No frame is policed while the words change.
+            // No frame is policed meanwhile.
             word(entry::FLAGS).store(0, Ordering::Release);
             for meter in 0..2 {
                 let at = meter * entry::METER_BYTES + entry::TAT;
@@ -68,6 +69,7 @@ impl Meter {
         let Some(policy) = policy else {
             word(entry::FLAGS).store(0, Ordering::Release);
             granted.store(0, Ordering::Relaxed);
+            self.set_leases(row, [lease::ALL; 2]);
             return Ok(());
         };
         for (limit, meter) in policy.rates.iter().zip(0..) {
@@ -88,6 +90,12 @@ impl Meter {
             }
         }
         word(entry::FLAGS).store(flags(policy), Ordering::Release);
+        let kind = |limit: Option<RateLimit>| match (limit, policy.quota_bytes) {
+            (_, Some(_)) => lease::NONE,
+            (Some(_), None) => lease::SOME,
+            (None, None) => lease::ALL,
+        };
+        self.set_leases(row, policy.rates.map(kind));
         Ok(())
     }
 
@@ -108,14 +116,30 @@ impl Meter {
 
     /// Ends the leases of the row's earlier session.
     fn end_leases(&self, row: Row) {
-        for cpu in 0..self.geometry.lease_cpus {
-            let index = (cpu * self.geometry.subscribers + row) as usize;
-            for direction in [Direction::Up, Direction::Down] {
-                let at = direction as usize * LEASE_BYTES as usize / 2;
-                if let Some(word) = self.leases.u32(index, at) {
-                    word.store(0, Ordering::Relaxed);
-                }
+        self.each_lease(row, |index, _| {
+            if let Some(word) = self.leases.u32(index, lease::BYTES as usize) {
+                word.store(0, Ordering::Relaxed);
             }
+        });
+    }
+
+    /// Sets which kind of lease the row has, up and down, and ends the notes of frames that were over.
+    fn set_leases(&self, row: Row, kinds: [i32; 2]) {
+        self.each_lease(row, |index, direction| {
+            if let Some(note) = self.leases.u64(index, lease::NOTE as usize) {
+                note.store(0, Ordering::Relaxed);
+            }
+            if let Some(word) = self.leases.u32(index, lease::KIND as usize) {
+                word.store(kinds[direction].cast_unsigned(), Ordering::Release);
+            }
+        });
+    }
+
+    /// Calls `with` with the number of each lease of the row, and its direction.
+    fn each_lease(&self, row: Row, mut with: impl FnMut(usize, usize)) {
+        let rows = self.geometry.subscribers as usize;
+        for number in 0..2 * self.geometry.lease_cpus as usize {
+            with(number * rows + row as usize, number % 2);
         }
     }
 }

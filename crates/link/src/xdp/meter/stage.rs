@@ -182,6 +182,14 @@ impl MeterStage {
         self.program_that(false, hook)
     }
 
+    /// A program for a hook that counts each frame and drops it.
+    ///
+    /// # Errors
+    /// See [`MeterError`].
+    pub fn taking_program(&self, hook: Hook) -> Result<Program, MeterError> {
+        self.program_that(true, hook)
+    }
+
     /// A program for a hook that counts each frame, and then drops it or lets it go on.
     fn program_that(&self, drops: bool, hook: Hook) -> Result<Program, MeterError> {
         let (at, program_type, [go_on, drop]) = if hook.is_xdp() {

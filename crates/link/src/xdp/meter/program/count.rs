@@ -61,6 +61,17 @@ impl Emit<'_> {
             Insn::alu64(op::ADD, Reg::R0, Reg::R1),
         ]);
         self.add_direction(Reg::R0, total);
+        self.add(routines);
+        if !self.spec.measures.is_empty() {
+            self.push(&[Insn::store(op::DW, Reg::FP, stack::CELL, CELL)]);
+            self.measure(routines)?;
+        }
+        self.asm.bind(done);
+        Ok(())
+    }
+
+    /// Adds to the total r0 and to the cell, and to what was policed of both if the frame was.
+    pub(super) fn add(&mut self, routines: &Routines) {
         self.add_to_total(0);
         if self.spec.polices {
             let whole = self.asm.label();
@@ -71,16 +82,10 @@ impl Emit<'_> {
             self.asm.bind(whole);
         }
         self.add_to_cell(routines, 0);
-        if !self.spec.measures.is_empty() {
-            self.push(&[Insn::store(op::DW, Reg::FP, stack::CELL, CELL)]);
-            self.measure(routines)?;
-        }
-        self.asm.bind(done);
-        Ok(())
     }
 
     /// Adds to a word of the cell; one that is half full goes to its place in `carry`.
-    pub(super) fn add_to_cell(&mut self, routines: &Routines, word: i16) {
+    fn add_to_cell(&mut self, routines: &Routines, word: i16) {
         let added = self.asm.label();
         if self.is_sum {
             self.push(&[Insn::mov64(Reg::R2, PACKETS), Insn::mov64(Reg::R3, BYTES)]);
@@ -117,7 +122,7 @@ impl Emit<'_> {
     }
 
     /// Adds to two words of the total r0.
-    pub(super) fn add_to_total(&mut self, first: i16) {
+    fn add_to_total(&mut self, first: i16) {
         for (at, with) in [(first, PACKETS), (first + 8, BYTES)] {
             if self.hook == At::Process {
                 // One instruction: a program at a hook may come in between two.

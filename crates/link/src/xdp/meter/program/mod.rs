@@ -71,26 +71,22 @@ mod stack {
     pub(super) const LENGTH: i16 = -160;
     /// 0, or the outcome of a policed frame.
     pub(super) const POLICED: i16 = -168;
-    /// The lease of this CPU, or 0.
-    pub(super) const LEASE: i16 = -176;
-    /// Bytes that were added to it.
-    pub(super) const TAKEN: i16 = -184;
     /// The number of the frame's cell, when it is counted.
-    pub(super) const NUMBER: i16 = TAKEN;
+    pub(super) const NUMBER: i16 = -176;
     /// The time.
-    pub(super) const NOW: i16 = -192;
+    pub(super) const NOW: i16 = -184;
     /// Of a frame that may go either way: its direction, and the destination address.
-    pub(super) const DIRECTION: i16 = -200;
-    pub(super) const OTHER: i16 = -208;
-    pub(super) const OTHER_REST: i16 = -216;
-    pub(super) const TOP: i16 = -216;
+    pub(super) const DIRECTION: i16 = -192;
+    pub(super) const OTHER: i16 = -200;
+    pub(super) const OTHER_REST: i16 = -208;
+    pub(super) const TOP: i16 = -208;
     /// With measures: the frame's cell.
-    pub(super) const CELL: i16 = -224;
+    pub(super) const CELL: i16 = -216;
     /// The protocol of a fragment.
-    pub(super) const FRAGMENT: i16 = -232;
+    pub(super) const FRAGMENT: i16 = -224;
     /// The common part of a flow's packets.
-    pub(super) const FLOW: i16 = -280;
-    pub(super) const TOP_MEASURES: i16 = -280;
+    pub(super) const FLOW: i16 = -272;
+    pub(super) const TOP_MEASURES: i16 = -272;
 }
 
 /// Kinds of what a packet carries, as [`stack::TRANSPORT`] has them.
@@ -195,7 +191,7 @@ pub(in crate::xdp) struct Routines {
     find: Label,
     v4: Label,
     claim: Label,
-    charge: Label,
+    police: Label,
     flow: Label,
     pub(super) carry: Label,
     first_place: u16,
@@ -207,7 +203,7 @@ impl Routines {
             find: asm.label(),
             v4: asm.label(),
             claim: asm.label(),
-            charge: asm.label(),
+            police: asm.label(),
             flow: asm.label(),
             carry: asm.label(),
             first_place,
@@ -246,8 +242,8 @@ pub(in crate::xdp) fn emit(
     emit.classify()?;
     emit.police(&routines);
     emit.count(&routines)?;
-    emit.act();
     emit.asm.bind(done);
+    emit.act();
     Ok(routines)
 }
 
@@ -271,7 +267,7 @@ pub(in crate::xdp) fn emit_routines(asm: &mut Asm, spec: &Spec, routines: Routin
     v4::emit_v4(asm, spec, routines.v4, routines.first_place);
     find::emit_find(asm, spec, routines.find, routines.first_place);
     find::emit_claim(asm, spec, routines.claim, routines.first_place);
-    police::emit_charge(asm, spec, routines.charge);
+    police::emit_police(asm, spec, routines.police, routines.first_place);
     count::emit_carry(asm, spec, routines.carry, routines.first_place);
     measure::emit_flow(asm, spec, routines.flow, routines.first_place);
 }

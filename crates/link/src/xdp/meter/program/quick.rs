@@ -32,7 +32,7 @@ impl Emit<'_> {
         let Some(direction) = self.direction else {
             return;
         };
-        if spec.polices || !spec.measures.is_empty() || !spec.filters.is_empty() {
+        if !spec.measures.is_empty() || !spec.filters.is_empty() {
             return;
         }
         let slow = self.asm.label();
@@ -54,9 +54,20 @@ impl Emit<'_> {
             Insn::alu64(op::SUB, ADDRESS, 1),
         ]);
         self.quick_class(slow);
+        if spec.polices {
+            self.push(&[
+                Insn::store(op::DW, Reg::FP, stack::CLASS, Reg::R3),
+                Insn::mov64(Reg::R1, ADDRESS),
+                Insn::mov64(Reg::R2, BYTES),
+            ]);
+            self.police_row(routines);
+            self.push(&[Insn::load(op::DW, Reg::R3, Reg::FP, stack::CLASS)]);
+            // For a mark.
+            self.set(stack::START, LINK);
+            self.set(stack::FAMILY, kind::V4 as i32);
+        }
         self.quick_count(direction, slow);
-        self.add_to_total(0);
-        self.add_to_cell(routines, 0);
+        self.add(routines);
         self.asm.goto(done);
         self.asm.bind(slow);
         self.push(&[Insn::mov64(Reg::R1, CTX)]);
