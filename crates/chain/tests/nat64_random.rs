@@ -264,7 +264,11 @@ fn groups(seed: u64, count: usize) -> Vec<Group> {
         let parts = fragments6(&frame, step(&mut rng), rng.word());
         let out = all(&mut world, &mut rng, Direction::Outward, &parts);
         // A fragment header also of a packet that is whole.
-        let whole = if parts.len() > 1 { whole4(&out) } else { out[0].clone() };
+        let whole = if parts.len() > 1 {
+            whole4(&out)
+        } else {
+            out[0].clone()
+        };
         assert!(checksums_are_right(&whole), "{parts:02x?} to {out:02x?}");
         groups.push((parts, out));
         let mut back = turned(&whole);
@@ -286,12 +290,7 @@ fn groups(seed: u64, count: usize) -> Vec<Group> {
 }
 
 /// All frames that these become in any order.
-fn all(
-    world: &mut World,
-    rng: &mut Rng,
-    direction: Direction,
-    parts: &[Vec<u8>],
-) -> Vec<Vec<u8>> {
+fn all(world: &mut World, rng: &mut Rng, direction: Direction, parts: &[Vec<u8>]) -> Vec<Vec<u8>> {
     let mut order: Vec<&Vec<u8>> = parts.iter().collect();
     for at in (1..order.len()).rev() {
         order.swap(at, rng.below(at + 1));

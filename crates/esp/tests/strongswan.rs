@@ -5,6 +5,7 @@ mod common;
 mod vici_tape;
 
 use common::packet;
+use vici_tape::{LOG, child, encode, keys, list, listed, value};
 use weir_esp::config::Direction;
 use weir_esp::negotiated::{ALL_PORTS, Mapper, NegotiatedPolicy, Selector, Treatment};
 use weir_esp::strongswan::{self, Keys, Shunt};
@@ -12,7 +13,6 @@ use weir_esp::vici::{self, Node, Packet, Section};
 use weir_esp::{Config, Gateway, Outward};
 use weir_lab::rng::Rng;
 use weir_lab::seeds::seeds;
-use vici_tape::{LOG, child, encode, keys, list, listed, value};
 
 const INITIATOR: &str = "d6814018a7664e0bdb298ca8bae3ecd2fdb670181f73284a7887756e32aef8c2eb250585";
 const RESPONDER: &str = "e05a0b43838e730848cf330896a263ef8b7350dedd9cd47e278eb4a3b6696c782e8cd59b";

@@ -37,7 +37,12 @@ pub(crate) fn run<'m>(messages: impl Iterator<Item = (u16, &'m [u8])>) {
     database.take(FLUSHSA, &[0]);
     database.take(FLUSHPOLICY, &[]);
     // Attribute 16: the policies of another type.
-    let sub = [&10_u16.to_ne_bytes()[..], &16_u16.to_ne_bytes(), &[1, 0, 0, 0]].concat();
+    let sub = [
+        &10_u16.to_ne_bytes()[..],
+        &16_u16.to_ne_bytes(),
+        &[1, 0, 0, 0],
+    ]
+    .concat();
     for kind in 0..=u8::MAX {
         let mut sub = sub.clone();
         sub[4] = kind;

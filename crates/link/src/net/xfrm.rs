@@ -231,7 +231,10 @@ mod tests {
         let good = [message(19, 0x11, b"abc\0"), message(16, 3, b"")].concat();
         let read = |datagram: &[u8]| -> Vec<(u16, Vec<u8>)> {
             let messages = xfrm_messages(datagram);
-            messages.iter().map(|it| (it.kind, it.content.to_vec())).collect()
+            messages
+                .iter()
+                .map(|it| (it.kind, it.content.to_vec()))
+                .collect()
         };
         let all = vec![(0x11, b"abc".to_vec()), (3, Vec::new())];
         assert_eq!(read(&good), all);

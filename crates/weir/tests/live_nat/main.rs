@@ -6,11 +6,13 @@ mod common;
 mod discovery;
 mod ftp;
 mod ipfix;
+mod killed;
 #[path = "../common/live.rs"]
 mod live;
 mod nat64;
 mod oracle;
 mod restart;
+mod tools;
 
 use common::{Folder, weir};
 use live::{Running, ip, run};
@@ -18,7 +20,7 @@ use serde_json::Value;
 use std::fs;
 use std::net::IpAddr;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
-use weir_lab::net::{Host, Lab, Signal, traffic};
+use weir_lab::net::{Host, Lab, Offloads, Signal, traffic};
 use weir_lab::testenv;
 
 /// A host of the inside, the box, a host of the outside, which knows no way to
@@ -68,6 +70,25 @@ impl Net {
     fn pings(&self, to: &str) -> usize {
         live::pings(&self.a, to)
     }
+
+    /// Has both ends take redirected frames, as hardware does: the kernel serves flows from then on.
+    fn take_redirected(&self) {
+        let takes = Offloads {
+            generic_receive: true,
+            ..Offloads::OFF
+        };
+        for host in [&self.a, &self.b] {
+            host.device("eth0").unwrap().set_offloads(takes).unwrap();
+        }
+    }
+}
+
+/// The value of a metric without labels.
+fn metric(metrics: &str, name: &str) -> Option<u64> {
+    let line = metrics
+        .lines()
+        .find_map(|line| line.strip_prefix(name)?.strip_prefix(' '))?;
+    line.parse().ok()
 }
 
 #[test]

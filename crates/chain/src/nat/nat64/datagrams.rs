@@ -51,7 +51,8 @@ impl Partial {
         };
         // All but the last one are of whole units (RFC 791 §3.2).
         let is_whole = !bytes.is_empty() && (!part.more || bytes.len().is_multiple_of(8));
-        if !(is_behind && is_before && is_within && is_whole) || self.pieces.len() == FRAGMENTS_MAX {
+        if !(is_behind && is_before && is_within && is_whole) || self.pieces.len() == FRAGMENTS_MAX
+        {
             return false;
         }
         if !part.more {

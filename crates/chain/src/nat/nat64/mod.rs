@@ -359,7 +359,9 @@ impl Nat64 {
         if let Some(key) = key
             && transport::lacks_checksum(header.protocol, payload)
         {
-            return self.gather(now, key, First { header, to }, payload).map(Some);
+            return self
+                .gather(now, key, First { header, to }, payload)
+                .map(Some);
         }
         let mut packets = self.readdressed(&header, to, payload)?;
         if let Some(key) = key {
