@@ -57,6 +57,35 @@ fn a_configuration_whose_interfaces_alone_are_missing_is_not_refused() {
     assert_eq!(said.lines().count(), 2, "{said}");
 }
 
+#[test]
+fn limits_of_prefixes_are_checked() {
+    let limit = |prefix: &str, count: &str| {
+        let text = format!(
+            "{LINKS}[[stage]]\nkind = 'nat'\n[[stage.limit]]\n\
+             prefix = '{prefix}'\nsessions_max = {count}\n"
+        );
+        stderr(&check("box-check-limit", &text))
+    };
+    let good = limit("10.0.1.0/24", "100");
+    assert_eq!(good.lines().count(), 2, "{good}");
+    for (prefix, count, why) in [
+        (
+            "10.0.1.0/33",
+            "100",
+            "box.toml:11:10: `10.0.1.0/33`: write a prefix",
+        ),
+        ("2001:db8::/32", "100", "as in \"10.0.0.0/8\""),
+        (
+            "10.0.1.0/24",
+            "0",
+            "sessions_max of a limit of 0: write 1 to",
+        ),
+    ] {
+        let said = limit(prefix, count);
+        assert!(said.contains(why), "{said}");
+    }
+}
+
 /// Of a stage `nat64`: the line, and the remedy.
 #[test]
 fn a_translator_between_ipv6_and_ipv4_says_what_is_wrong_and_where() {
