@@ -86,6 +86,40 @@ fn limits_of_prefixes_are_checked() {
     }
 }
 
+/// A gateway's file is explained on a machine that has other addresses.
+#[test]
+fn the_box_that_is_explained_may_be_another_machine() {
+    let folder = Folder::new("box-explain");
+    let key = "01".repeat(36);
+    let sas = format!(
+        "[[tunnel]]\nname = 't'\nlocal = '192.0.2.1'\nremote = '198.51.100.1'\n\
+         [[sa]]\ntunnel = 't'\ndirection = 'out'\nalgorithm = 'aes256gcm'\nspi = 1000\n\
+         key = '{key}'\n[[policy]]\nmatch = 'udp'\naction = 'protect'\ntunnel = 't'\n"
+    );
+    let sas = folder.write("sa.toml", sas.as_bytes());
+    let private = std::os::unix::fs::PermissionsExt::from_mode(0o600);
+    std::fs::set_permissions(&sas, private).unwrap();
+    // The loopback interface is one that each machine has.
+    let text = "outside = 'lo'\n[[link]]\nname = 'missing0'\n[[link]]\nname = 'lo'\n\
+                [[stage]]\nkind = 'ipsec'\nsa = 'sa.toml'\n";
+    let file = folder.write("box.toml", text.as_bytes());
+    // A capture without frames.
+    let header = [0xa1b2_c3d4_u32, 0x0004_0002, 0, 0, 65_535, 1];
+    let header: Vec<u8> = header.into_iter().flat_map(u32::to_le_bytes).collect();
+    let capture = folder.write("empty.pcap", &header);
+    let explained = run(&["run", &file, "--explain", "-r", &capture]);
+    assert!(explained.status.success(), "{explained:?}");
+    assert!(
+        stdout(&explained).contains("stage 1 ipsec"),
+        "{explained:?}"
+    );
+    let checked = stderr(&run(&["run", &file, "--check"]));
+    assert!(
+        checked.contains("the outside has another address"),
+        "{checked}"
+    );
+}
+
 /// Of a stage `nat64`: the line, and the remedy.
 #[test]
 fn a_translator_between_ipv6_and_ipv4_says_what_is_wrong_and_where() {
