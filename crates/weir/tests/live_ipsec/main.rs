@@ -404,7 +404,7 @@ fn what_would_be_unsafe_is_refused_with_the_reason() {
     };
     let good = run(&["--check"]);
     assert_eq!(good.code, Some(0), "{good:?}");
-    for (bypass, why) in [("wire", "cannot be joined"), ("kernel", "unprotected")] {
+    for (bypass, why) in [("wire", "unprotected"), ("kernel", "unprotected")] {
         let ended = run(&["--bypass", bypass]);
         assert_eq!(ended.code, Some(2), "{ended:?}");
         assert!(ended.stderr.contains(why), "{ended:?}");

@@ -313,12 +313,43 @@ fn failing_open_is_refused_with_the_reason() {
     let Some(net) = Net::new("nat-open") else {
         return;
     };
-    for (bypass, why) in [("wire", "cannot be joined"), ("kernel", "untranslated")] {
-        let arguments = ["nat", "eth0", "eth1", "--bypass", bypass];
-        let ended = Running::start(&net.r, weir([]), &arguments).end();
-        assert_eq!(ended.code, Some(2), "{ended:?}");
-        assert!(ended.stderr.contains(why), "{ended:?}");
+    let balance = [
+        "balance",
+        "eth1",
+        "eth0",
+        "--service",
+        "198.51.100.2:80",
+        "--to",
+        "10.0.0.9",
+    ];
+    for command in [
+        &["nat", "eth0", "eth1"][..],
+        &["nat64", "eth0", "eth1"],
+        &balance,
+    ] {
+        for bypass in ["wire", "kernel"] {
+            let arguments = [command, &["--bypass", bypass]].concat();
+            let ended = Running::start(&net.r, weir([]), &arguments).end();
+            assert_eq!(ended.code, Some(2), "{ended:?}");
+            let why = format!(
+                "--bypass {bypass}: frames would pass without the stage `{}`",
+                command[0]
+            );
+            assert!(ended.stderr.contains(&why), "{ended:?}");
+            assert!(ended.stderr.contains("use drop"), "{ended:?}");
+        }
     }
+    let path = net.folder.path("box.toml");
+    let plain = "outside = \"eth1\"\n[kernel]\nroutes = true\n[[link]]\nname = \"eth0\"\n\
+                 [[link]]\nname = \"eth1\"\n[[stage]]\nkind = \"mark\"\ndscp = 0\n";
+    fs::write(&path, plain).unwrap();
+    let ended = Running::start(&net.r, weir([]), &["run", &path, "--bypass", "wire"]).end();
+    assert!(
+        ended
+            .stderr
+            .contains("cannot be joined: use kernel or drop"),
+        "{ended:?}"
+    );
 }
 
 /// A static forward, and a stage before the translator.
