@@ -35,6 +35,7 @@ fn main() -> std::io::Result<()> {
     write(&root, "chain", chains())?;
     write(&root, "xfrm", databases())?;
     write(&root, "vici", strongswans())?;
+    write(&root, "box", boxes())?;
     write(&root, "router", routers())?;
     write(&root, "ports", ports())?;
     write(&root, "capture", captures())?;
@@ -315,6 +316,32 @@ fn ports() -> Vec<Vec<u8>> {
     [one, more, wrong, ""]
         .map(|text| text.as_bytes().to_vec())
         .to_vec()
+}
+
+/// The examples, a balancer and policies of each kind.
+fn boxes() -> Vec<Vec<u8>> {
+    let balance = "outside = \"eth1\"\n[kernel]\nroutes = true\n[[link]]\nname = \"eth0\"\n\
+                   [[link]]\nname = \"eth1\"\n[[stage]]\nkind = \"balance\"\n\
+                   service = \"192.0.2.1:80\"\nprobe = \"200ms\"\nfall = 2\n[stage.http]\n\
+                   path = \"/health\"\nstatus = \"200,300-399\"\n[[stage.server]]\n\
+                   to = \"10.0.0.2:80\"\nweight = 3\n[[stage.server]]\nto = \"10.0.0.3:80\"\n\
+                   draining = true\n[[stage]]\nkind = \"ipsec\"\nsa = \"sa.toml\"\n";
+    let key: String = (1..37).map(|byte| format!("{byte:02x}")).collect();
+    let sas = format!(
+        "[[tunnel]]\nname = \"t\"\nlocal = \"192.0.2.1\"\nremote = \"198.51.100.1\"\n\
+         udp = true\n[[sa]]\ntunnel = \"t\"\ndirection = \"out\"\nalgorithm = \"aes256gcm\"\n\
+         spi = 1000\nesn = true\nkey = \"{key}\"\n[[policy]]\nmatch = \"net 10.0.0.0/8\"\n\
+         action = \"protect\"\ntunnel = \"t\"\n[[policy]]\nmatch = \"udp port 53\"\n\
+         action = \"bypass\"\n[[policy]]\nmatch = \"\"\naction = \"discard\"\n"
+    );
+    let texts = [
+        include_str!("../../../examples/box.toml"),
+        include_str!("../../../examples/nat64.toml"),
+        include_str!("../../../examples/shape.toml"),
+        balance,
+        &sas,
+    ];
+    texts.map(|text| text.as_bytes().to_vec()).to_vec()
 }
 
 /// The router of the documentation, and the smallest.
