@@ -4,7 +4,9 @@ mod common;
 
 use common::{Spec, checksums_are_right, icmp};
 use std::net::{IpAddr, Ipv4Addr};
-use weir_chain::nat::{Filtering, Forward, Nat, NatConfig, NatError, Transport};
+use weir_chain::nat::{
+    Filtering, Forward, Nat, NatConfig, NatError, Prefix, PrefixLimit, Transport,
+};
 use weir_chain::{Batch, Chain, Composed, Direction, Fate, Outcome, Packet, SentFrame, Stage};
 use weir_wire::Protocol;
 use weir_wire::field::{read_u16, write};
@@ -679,6 +681,51 @@ fn limits_of_sessions_are_refusals_that_count() {
     assert!(world.port(("10.0.0.7", 1), (PEER, 1)).is_ok());
     assert_eq!(world.port(("10.0.0.8", 1), (PEER, 1)), Err("sessions-full"));
     assert_eq!(world.counter("subscribers"), 3);
+}
+
+/// Each limit of a prefix that has a host holds; an end of a session makes room.
+#[test]
+fn limits_of_prefixes_are_of_all_their_hosts() {
+    let limit = |address: &str, len, sessions_max| PrefixLimit {
+        prefix: Prefix {
+            address: address.parse().unwrap(),
+            len,
+        },
+        sessions_max,
+    };
+    let limits = vec![limit("10.0.0.0", 8, 5), limit("10.0.1.0", 24, 2)];
+    let mut world = World::new(NatConfig { limits, ..config() });
+    assert!(world.port(("10.0.1.1", 1), (PEER, 1)).is_ok());
+    assert!(world.port(("10.0.1.2", 1), (PEER, 1)).is_ok());
+    let full = Err("prefix-sessions-full");
+    assert_eq!(world.port(("10.0.1.3", 1), (PEER, 1)), full);
+    assert_eq!(world.port(("10.0.1.1", 1), (PEER, 2)), full);
+    for host in ["10.0.2.1", "10.0.2.2", "10.9.0.1"] {
+        assert!(world.port((host, 1), (PEER, 1)).is_ok(), "{host}");
+    }
+    assert_eq!(world.port(("10.0.2.3", 1), (PEER, 1)), full);
+    assert!(world.port(("192.168.0.1", 1), (PEER, 1)).is_ok());
+    assert_eq!(world.counter("sessions"), 6);
+    world.now += 301 * SECOND;
+    world.chain.poll(world.now);
+    assert_eq!(world.counter("subscribers"), 0);
+    for host in ["10.0.1.3", "10.0.1.4", "10.0.2.1", "10.0.2.2", "10.0.2.3"] {
+        assert!(world.port((host, 1), (PEER, 1)).is_ok(), "{host}");
+    }
+    assert_eq!(world.port(("10.0.1.5", 1), (PEER, 1)), full);
+    for (limit, why) in [
+        (
+            limit("10.0.0.0", 8, 0),
+            "sessions_max of a limit of 0: write 1 to",
+        ),
+        (limit("10.0.0.0", 33, 1), "33: write 0 to 32"),
+    ] {
+        let limits = vec![limit];
+        let error = NatConfig { limits, ..config() }.check().unwrap_err();
+        assert!(error.to_string().contains(why), "{error}");
+    }
+    let limits = vec![limit("10.0.0.0", 8, 1); 257];
+    assert!(NatConfig { limits, ..config() }.check().is_err());
 }
 
 #[test]

@@ -215,24 +215,6 @@ fn fragments_go_as_the_first_one_does() {
     }
 }
 
-/// Fragments of a frame of IPv4 without options.
-fn fragments4(frame: &[u8], step: usize) -> Vec<Vec<u8>> {
-    let payload = &frame[34..];
-    let count = payload.len().div_ceil(step);
-    let pieces = payload.chunks(step).enumerate().map(|(number, piece)| {
-        let mut out = [&frame[..34], piece].concat();
-        let more = if number + 1 < count { 0x2000 } else { 0 };
-        let place = more | (number * step / 8) as u16;
-        write(&mut out, 16, &(20 + piece.len() as u16).to_be_bytes());
-        write(&mut out, 20, &place.to_be_bytes());
-        write(&mut out, 24, &[0, 0]);
-        let sum = checksum::internet_checksum(&out[14..34]);
-        write(&mut out, 24, &sum.to_be_bytes());
-        out
-    });
-    pieces.collect()
-}
-
 /// A whole packet with a fragment header is whole.
 #[test]
 fn an_atomic_fragment_is_a_packet() {
@@ -288,11 +270,6 @@ fn a_datagram_without_checksum_gets_one() {
     let inn = world.inn(&back).unwrap();
     assert_ne!(inn[60..62], [0, 0]);
     assert!(checksums_are_right(&inn));
-    for part in fragments4(&back, 600) {
-        if read_u16(&part, 20) & 0x1fff == 0 {
-            assert_eq!(world.inn(&part), Err("udp-no-checksum"));
-        }
-    }
     let mut none = udp(5);
     write(&mut none, 60, &[0, 0]);
     assert_eq!(
@@ -300,6 +277,192 @@ fn a_datagram_without_checksum_gets_one() {
         Err("udp-no-checksum"),
         "IPv6 has no such datagrams"
     );
+}
+
+/// An answer in three fragments, without checksum.
+fn unsummed(world: &mut World, len: usize) -> (Vec<u8>, Vec<Vec<u8>>) {
+    let out = world.out(&udp(5)).unwrap();
+    let payload: Vec<u8> = (0..len).map(|at| (at % 251) as u8).collect();
+    let (_, mut back) = answer(&out, &payload);
+    write(&mut back, 40, &[0, 0]);
+    (payload, fragments4(&back, 600))
+}
+
+/// All frames that these become; the others wait.
+fn come(world: &mut World, parts: &[Vec<u8>], order: &[usize]) -> Vec<Vec<u8>> {
+    let come = |at: &usize| world.pass(Direction::Inward, &parts[*at]).unwrap().0;
+    order.iter().flat_map(come).collect()
+}
+
+#[test]
+fn a_datagram_in_fragments_without_checksum_gets_one() {
+    let orders = [
+        [0, 1, 2],
+        [0, 2, 1],
+        [1, 0, 2],
+        [1, 2, 0],
+        [2, 0, 1],
+        [2, 1, 0],
+    ];
+    for order in orders {
+        // Twice the same identification.
+        let mut world = World::new(config());
+        for _ in 0..2 {
+            let (payload, parts) = unsummed(&mut world, 1500);
+            let inn = come(&mut world, &parts, &order);
+            assert_eq!(inn.len(), 2, "{order:?}: in packets of 1280 bytes");
+            assert!(inn.iter().all(|frame| frame.len() <= 14 + 1280));
+            let whole = whole6(&inn);
+            assert_ne!(whole[60..62], [0, 0]);
+            assert!(checksums_are_right(&whole), "{order:?}");
+            assert_eq!(whole[62..], payload);
+        }
+        assert_eq!(world.counter("reassembled"), 2);
+        // A duplicate is no other fragment; a short datagram is a packet again.
+        let (payload, parts) = unsummed(&mut world, 1000);
+        let inn = come(&mut world, &parts, &[0, 0, 1]);
+        assert_eq!((inn.len(), inn[0][20]), (1, 17));
+        assert!(checksums_are_right(&inn[0]));
+        assert_eq!(inn[0][62..], payload);
+    }
+}
+
+#[test]
+fn what_does_not_fit_a_datagram_without_checksum_ends_it() {
+    let mut world = World::new(config());
+    let (_, parts) = unsummed(&mut world, 1500);
+    let with = |part: &[u8], place: u16, end: usize| {
+        let mut part = part[..end].to_vec();
+        write(&mut part, 16, &(end as u16 - 14).to_be_bytes());
+        write(&mut part, 20, &place.to_be_bytes());
+        write(&mut part, 24, &[0, 0]);
+        let sum = checksum::internet_checksum(&part[14..34]);
+        write(&mut part, 24, &sum.to_be_bytes());
+        part
+    };
+    let (first, second, last) = (&parts[0], &parts[1], &parts[2]);
+    let wrong = [
+        ("overlaps the one before", with(second, 0x2000 | 74, 634)),
+        ("overlaps the one behind", with(second, 0x2000 | 76, 634)),
+        ("another first one", with(first, 0x2000, 626)),
+        ("no whole units", with(second, 0x2000 | 75, 633)),
+        ("empty", with(second, 0x2000 | 75, 34)),
+        ("behind the end", with(second, 0x2000 | 300, 634)),
+        ("another end", with(second, 300, 634)),
+        ("an end before the end", with(second, 75, 634)),
+    ];
+    for (what, wrong) in wrong {
+        for frame in [first, last] {
+            assert_eq!(world.pass(Direction::Inward, frame).unwrap().0.len(), 0);
+        }
+        assert_eq!(world.inn(&wrong), Err("fragment-overlap"), "{what}");
+        // A later fragment waits for a first one now.
+        world.pass(Direction::Inward, second).unwrap();
+        world.now += 2 * SECOND;
+        world.chain.poll(world.now);
+    }
+    // Its own length is another one.
+    let mut short = first.clone();
+    write(&mut short, 38, &[0, 8]);
+    for frame in [&short, second] {
+        assert!(world.pass(Direction::Inward, frame).unwrap().0.is_empty());
+    }
+    assert_eq!(world.inn(last), Err("malformed"));
+    // With a checksum, the first fragment is another packet's.
+    assert!(come(&mut world, &parts, &[0, 1]).is_empty());
+    let mut summed = first.clone();
+    write(&mut summed, 40, &[1, 2]);
+    assert_eq!(world.inn(&summed).unwrap()[20], 44);
+    assert_eq!(world.inn(last).unwrap()[20], 44);
+    assert_eq!(world.counter("reassembled"), 0);
+}
+
+#[test]
+fn datagrams_without_checksum_take_bounded_memory_and_time() {
+    let mut config = config();
+    config.nat.filtering = Filtering::EndpointIndependent;
+    let mut world = World::new(config);
+    let (_, parts) = unsummed(&mut world, 1500);
+    let begins = |world: &mut World, host: u8, id: u8| {
+        let mut first = parts[0].clone();
+        first[29] = host;
+        first[19] = id;
+        write(&mut first, 24, &[0, 0]);
+        let sum = checksum::internet_checksum(&first[14..34]);
+        write(&mut first, 24, &sum.to_be_bytes());
+        world.pass(Direction::Inward, &first)
+    };
+    for id in 0..100 {
+        let has_room = begins(&mut world, 1, id).is_ok();
+        assert_eq!(has_room, id < 8, "{id} of one source");
+    }
+    for host in 2..100 {
+        let has_room = begins(&mut world, host, 0).is_ok();
+        assert_eq!(has_room, host < 2 + 56, "{host}: 64 in all");
+    }
+    assert_eq!(begins(&mut world, 99, 0), Err("fragments-full"));
+    world.now += 2 * SECOND - 1;
+    world.chain.poll(world.now);
+    assert_eq!(world.counter("fragments_expired"), 0);
+    world.now += 1;
+    world.chain.poll(world.now);
+    assert_eq!(world.counter("fragments_expired"), 64);
+    assert!(begins(&mut world, 1, 0).is_ok());
+}
+
+/// RFC 7915 §4.2, §5.2, §1.2.
+#[test]
+fn errors_quote_a_first_fragment_as_it_was() {
+    let mut world = World::new(config());
+    let parts = fragments6(&udp_of(3000), 1232, 0xabcd_1234);
+    let mut out = Vec::new();
+    for part in &parts {
+        out.extend(world.pass(Direction::Outward, part).unwrap().0);
+    }
+    // The receiver has not got all of them, or a router's rules refuse them.
+    for (kind, code, made) in [(11, 1, (3, 1)), (3, 13, (1, 1))] {
+        let error = icmp(SERVER, POOL, kind, code, 0, &out[0][14..]);
+        let inn = world.inn(&error).unwrap();
+        assert!(checksums_are_right(&inn));
+        assert_eq!((inn[54], inn[55]), made);
+        let inner = &inn[62..];
+        let mut was = parts[0][14..14 + inner.len()].to_vec();
+        // IPv4 has no flow label, and half of the identification.
+        write(&mut was, 0, &[0x60, 0, 0, 0]);
+        write(&mut was, 44, &[0, 0]);
+        assert_eq!(inner, was);
+    }
+    let later = icmp(SERVER, POOL, 11, 1, 0, &out[1][14..]);
+    assert_eq!(world.inn(&later), Err("icmp-fragment"));
+    // Back: fragments of the sender, and those that a packet without DF became here.
+    let whole = whole4(&out);
+    let (_, mut back) = answer(&whole, &[5; 2400]);
+    let parts4 = fragments4(&back, 1200);
+    for (sent, is_fragment) in [(parts4[0].clone(), true), (without_df(&mut back), false)] {
+        let came = world.pass(Direction::Inward, &sent).unwrap().0;
+        assert_eq!(came[0][20], 44);
+        for mtu in [1280, 1400, 2000] {
+            let error = icmp6("2001:db8:1::1", SERVER6, 2, 0, mtu, &came[0][14..]);
+            let frame = world.out(&error).unwrap();
+            assert!(checksums_are_right(&frame));
+            // The fragment header is the translator's.
+            assert_eq!((frame[34], frame[35]), (3, 4));
+            assert_eq!(read_u32(&frame, 38), mtu - 28);
+            let inner = &frame[42..];
+            assert_eq!(inner[4..6], sent[18..20], "the identification");
+            assert_eq!(inner[6..8], [0x20, 0], "the first one, without DF");
+            assert_eq!(inner[12..20], sent[26..34]);
+            assert_eq!(inner[20..26], sent[34..40], "ports and length");
+            assert_eq!(inner[28..], sent[42..14 + inner.len()]);
+            if is_fragment {
+                assert_eq!(*inner, sent[14..14 + inner.len()]);
+            }
+        }
+        if let Some(later) = came.get(1) {
+            let error = icmp6("2001:db8:1::1", SERVER6, 2, 0, 1400, &later[14..]);
+            assert_eq!(world.out(&error), Err("icmp-fragment"));
+        }
+    }
 }
 
 #[test]

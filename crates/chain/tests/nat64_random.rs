@@ -210,20 +210,15 @@ fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// Another implementation of headers and checksums is of the same opinion on each byte.
-#[test]
-fn scapy_makes_the_same_packets() {
+/// Has a script of scapy's judge as many lines.
+fn judged(script: &str, lines: &[String]) {
     let Some(mut python) = testenv::python(&["scapy.layers.inet6"]) else {
         return;
     };
-    let lines: Vec<String> = pairs(1, 150)
-        .iter()
-        .map(|(before, after)| json!({"before": hex(before), "after": hex(after)}).to_string())
-        .collect();
-    let name = format!("nat64-{}.json", std::process::id());
+    let name = format!("{script}-{}.json", std::process::id());
     let input = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(name);
     fs::write(&input, lines.join("\n")).unwrap();
-    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/oracle/scapy_nat64.py");
+    let script = format!("{}/tests/oracle/{script}.py", env!("CARGO_MANIFEST_DIR"));
     let done = python
         .arg(script)
         .stdin(Stdio::from(fs::File::open(&input).unwrap()))
@@ -232,8 +227,98 @@ fn scapy_makes_the_same_packets() {
     fs::remove_file(&input).unwrap();
     let said = String::from_utf8_lossy(&done.stdout);
     assert!(
-        done.status.success() && said.trim() == "300",
+        done.status.success() && said.trim() == lines.len().to_string(),
         "{said} {}",
         String::from_utf8_lossy(&done.stderr)
     );
+}
+
+/// Another implementation of headers and checksums is of the same opinion on each byte.
+#[test]
+fn scapy_makes_the_same_packets() {
+    let lines: Vec<String> = pairs(1, 150)
+        .iter()
+        .map(|(before, after)| json!({"before": hex(before), "after": hex(after)}).to_string())
+        .collect();
+    judged("scapy_nat64", &lines);
+}
+
+/// The fragments of a packet before, in any order, and what they become.
+type Group = (Vec<Vec<u8>>, Vec<Vec<u8>>);
+
+/// Packets in fragments out and back, some of the latter without checksum.
+fn groups(seed: u64, count: usize) -> Vec<Group> {
+    let mut rng = Rng::new(seed);
+    let mut config = config();
+    config.mtu = *rng.choose(&[1280, 1400, 1500]);
+    let mut world = World::new(config);
+    let mut groups = Vec::new();
+    while groups.len() < 2 * count {
+        let frame = random(&mut rng);
+        if frame[20] == 58 || frame.len() < 54 + 100 {
+            continue;
+        }
+        // Up to 30 fragments: as many wait for the first one.
+        let least = (frame.len() / 30).next_multiple_of(8).max(24);
+        let step = |rng: &mut Rng| least + 8 * rng.below(160);
+        let parts = fragments6(&frame, step(&mut rng), rng.word());
+        let out = all(&mut world, &mut rng, Direction::Outward, &parts);
+        // A fragment header also of a packet that is whole.
+        let whole = if parts.len() > 1 {
+            whole4(&out)
+        } else {
+            out[0].clone()
+        };
+        assert!(checksums_are_right(&whole), "{parts:02x?} to {out:02x?}");
+        groups.push((parts, out));
+        let mut back = turned(&whole);
+        let is_summed = back[23] != 17 || rng.chance(50);
+        if !is_summed {
+            write(&mut back, 40, &[0, 0]);
+        }
+        write(&mut back, 18, &rng.word().to_be_bytes()[..2]);
+        let parts = fragments4(&back, step(&mut rng));
+        let inn = all(&mut world, &mut rng, Direction::Inward, &parts);
+        let whole = match inn[0][20] {
+            44 => whole6(&inn),
+            _ => inn[0].clone(),
+        };
+        assert!(checksums_are_right(&whole), "{parts:02x?} to {inn:02x?}");
+        groups.push((parts, inn));
+    }
+    groups
+}
+
+/// All frames that these become in any order.
+fn all(world: &mut World, rng: &mut Rng, direction: Direction, parts: &[Vec<u8>]) -> Vec<Vec<u8>> {
+    let mut order: Vec<&Vec<u8>> = parts.iter().collect();
+    for at in (1..order.len()).rev() {
+        order.swap(at, rng.below(at + 1));
+    }
+    let mut made = Vec::new();
+    for part in order {
+        made.extend(world.pass(direction, part).unwrap().0);
+    }
+    world.now += rng.below(50_000_000) as u64;
+    made
+}
+
+#[test]
+fn random_fragments_keep_their_checksums() {
+    for seed in seeds(20) {
+        groups(seed, 100);
+    }
+}
+
+/// scapy puts the fragments of both sides together, translates the packet, and knows each header.
+#[test]
+fn scapy_makes_the_same_fragments() {
+    let lines: Vec<String> = groups(1, 150)
+        .iter()
+        .map(|(before, after)| {
+            let hex = |frames: &[Vec<u8>]| frames.iter().map(|it| hex(it)).collect::<Vec<_>>();
+            json!({"before": hex(before), "after": hex(after)}).to_string()
+        })
+        .collect();
+    judged("scapy_nat64_fragments", &lines);
 }

@@ -256,3 +256,74 @@ fn random_traffic_keeps_the_rules() {
         assert!(translated > 10_000 && back > 1000 && by_entry > 500);
     }
 }
+
+/// Packets of hosts that come and go, so that blocks of ports change their subscribers; returns how
+/// many packets were translated, and how many blocks were given back.
+fn come_and_go(seed: u64, packets: usize) -> (usize, usize) {
+    const HOSTS: usize = 60;
+    let mut rng = Rng::new(seed);
+    let config = NatConfig {
+        pool: vec![Ipv4Addr::new(203, 0, 113, 1)],
+        block: 64,
+        blocks_max: 4,
+        block_rest: 0,
+        epoch: 1_700_000_000 * SECOND,
+        ..NatConfig::default()
+    };
+    let nat = Nat::new(config, seed).unwrap();
+    let mut world = World {
+        chain: Chain::new(vec![(Box::new(nat), None)], 1).unwrap(),
+        now: 0,
+        entries: HashMap::new(),
+        lines: Vec::new(),
+        translated: Vec::with_capacity(packets),
+        by_entry: 0,
+    };
+    let frame = Spec {
+        no_checksum: true,
+        ..Spec::udp(("10.0.0.1", 1), ("198.51.100.1", 53))
+    }
+    .frame();
+    while world.translated.len() < packets {
+        world.now += 10_000_000;
+        // Another one each 50 s, in the place of the oldest.
+        let host = world.translated.len() / 5000 + rng.below(HOSTS);
+        let host = Ipv4Addr::from_bits(0x0a00_0001 + host as u32);
+        let mut bytes = frame.clone();
+        let mut packet = Packet::new(&mut bytes);
+        packet.set_source(host.into());
+        packet.set_source_port(1000 + rng.below(100) as u16);
+        let (mut own, _) = packet.finish();
+        let mut batch = Batch::new(vec![Packet::new(own.as_mut())]);
+        world.chain.run(world.now, Direction::Outward, &mut batch);
+        let packet = batch.into_packets().remove(0);
+        if packet.fate() == Fate::Pass {
+            let outside = end(packet.bytes(), 26, 34);
+            world.translated.push((world.now, "udp", outside, host));
+        }
+        while world.chain.withdrawn().is_some() {}
+        while let Some((_, line)) = world.chain.next_line() {
+            world.lines.push(line);
+        }
+    }
+    invert(&world);
+    let released = world
+        .lines
+        .iter()
+        .filter(|line| line.contains("block-released"));
+    (world.translated.len(), released.count())
+}
+
+#[test]
+fn the_log_names_the_subscriber_of_a_million_packets() {
+    let each = |seed| std::thread::spawn(move || come_and_go(seed, 250_000));
+    let threads: Vec<_> = (0..4).map(each).collect();
+    let (mut translated, mut released) = (0, 0);
+    for thread in threads {
+        let (packets, blocks) = thread.join().unwrap();
+        translated += packets;
+        released += blocks;
+    }
+    println!("{translated} packets, {released} blocks that were given back");
+    assert!(translated >= 1_000_000 && released > 100, "{released}");
+}

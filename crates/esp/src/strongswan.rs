@@ -19,6 +19,7 @@ use crate::config::{Config, SAS_MAX};
 use crate::negotiated::{
     ALL_PORTS, Ends, Mapper, NegotiatedPolicy, NegotiatedSa, Selector, Treatment,
 };
+use crate::policy::POLICIES_MAX;
 use crate::replay::WINDOW_DEFAULT;
 use crate::sa::{Lifetime, SaConfig};
 use crate::tunnel::Mode;
@@ -32,6 +33,9 @@ const THREADS_MAX: usize = 1024;
 
 /// Longest key that is read, in bytes.
 const KEY_MAX: usize = 64;
+
+/// Pairs of traffic selectors, at most: several times the policies that a gateway has.
+const PAIRS_MAX: usize = 4 * POLICIES_MAX;
 
 /// The keys that a log has said.
 #[derive(Default)]
@@ -324,8 +328,13 @@ pub fn config(
 ) -> Config {
     let mut refused = Vec::new();
     let mut policies = Vec::new();
-    let mut add = |local, remote, treatment: &Treatment| {
-        policies.extend(pairs(local, remote, treatment, &mut refused));
+    let mut is_beyond = false;
+    let mut add = |local: &[String], remote: &[String], treatment: &Treatment| {
+        let count = local.len().saturating_mul(remote.len());
+        is_beyond |= policies.len().saturating_add(count) > PAIRS_MAX;
+        if !is_beyond {
+            policies.extend(pairs(local, remote, treatment, &mut refused));
+        }
     };
     let (waiting, others): (Vec<_>, Vec<_>) = shunts.iter().partition(|shunt| shunt.waits);
     for shunt in others {
@@ -363,11 +372,32 @@ pub fn config(
         add(&shunt.local, &shunt.remote, &Treatment::Discard);
     }
     refused.append(&mut unused);
+    if is_beyond {
+        let why = format!("more than {PAIRS_MAX} pairs of traffic selectors");
+        policies.extend(refusals(&why));
+    }
     refuse_before_passing(&mut policies);
     let mut config = mapper.config(&policies, &sas, false, mtu);
     refused.dedup();
     config.refused.append(&mut refused);
     config
+}
+
+/// Policies that drop all.
+fn refusals(why: &str) -> [NegotiatedPolicy; 2] {
+    let all: [IpAddr; 2] = [[0; 4].into(), [0; 16].into()];
+    all.map(|address| NegotiatedPolicy {
+        selector: Selector {
+            src: (address, 0),
+            dst: (address, 0),
+            protocol: None,
+            src_ports: ALL_PORTS,
+            dst_ports: ALL_PORTS,
+        },
+        priority: 0,
+        treatment: Treatment::Refuse(why.to_owned()),
+        spi: None,
+    })
 }
 
 /// Sorts policies by their priorities; what is not understood is dropped before

@@ -1,8 +1,11 @@
 //! strongSwan's log and VICI as the source of a gateway's SAs.
 
 mod common;
+#[path = "common/vici_tape.rs"]
+mod vici_tape;
 
 use common::packet;
+use vici_tape::{LOG, child, encode, keys, list, listed, value};
 use weir_esp::config::Direction;
 use weir_esp::negotiated::{ALL_PORTS, Mapper, NegotiatedPolicy, Selector, Treatment};
 use weir_esp::strongswan::{self, Keys, Shunt};
@@ -11,37 +14,8 @@ use weir_esp::{Config, Gateway, Outward};
 use weir_lab::rng::Rng;
 use weir_lab::seeds::seeds;
 
-/// Lines of strongSwan 5.9.8 as the responder of a CHILD_SA. Another thread speaks in between.
-const LOG: &str = "\
-10[ENC] parsed IKE_AUTH request 1 [ IDi N(INIT_CONTACT) IDr AUTH SA TSi TSr ]
-10[CHD] CHILD_SA net{1} state change: CREATED => INSTALLING
-10[CHD]   using AES_GCM_16 for encryption
-10[CHD] seed => 64 bytes @ 0x7f59bdbb5940
-10[CHD]    0: C1 85 B6 42 BA 51 0C EB 27 FD 5B 97 CD 24 A7 8F  ...B.Q..'.[..$..
-10[CHD] encryption initiator key => 36 bytes @ 0x7f5980005820
-10[CHD]    0: D6 81 40 18 A7 66 4E 0B DB 29 8C A8 BA E3 EC D2  ..@..fN..)......
-11[ENC] parsed CREATE_CHILD_SA response 7 [ SA No ]
-11[CHD] adding inbound ESP SA
-10[CHD]   16: FD B6 70 18 1F 73 28 4A 78 87 75 6E 32 AE F8 C2  ..p..s(Jx.un2...
-10[CHD]   32: EB 25 05 85                                      .%..
-10[CHD] encryption responder key => 36 bytes @ 0x7f5980001f40
-10[CHD]    0: E0 5A 0B 43 83 8E 73 08 48 CF 33 08 96 A2 63 EF  .Z.C..s.H.3...c.
-10[CHD]   16: 8B 73 50 DE DD 9C D4 7E 27 8E B4 A3 B6 69 6C 78  .sP....~'....ilx
-10[CHD]   32: 2E 8C D5 9B                                      ....
-10[CHD] adding inbound ESP SA
-10[CHD]   SPI 0xb129729f, src 192.0.2.1 dst 192.0.2.2
-10[CHD] adding outbound ESP SA
-10[CHD]   SPI 0xc9808e16, src 192.0.2.2 dst 192.0.2.1
-";
-
 const INITIATOR: &str = "d6814018a7664e0bdb298ca8bae3ecd2fdb670181f73284a7887756e32aef8c2eb250585";
 const RESPONDER: &str = "e05a0b43838e730848cf330896a263ef8b7350dedd9cd47e278eb4a3b6696c782e8cd59b";
-
-fn keys(log: &str) -> Keys {
-    let mut keys = Keys::default();
-    log.lines().for_each(|line| _ = keys.line(line));
-    keys
-}
 
 fn fingerprint(digits: &str) -> [u8; 32] {
     weir_esp::algorithm::Keymat::of_hex(digits)
@@ -73,44 +47,6 @@ fn each_end_has_the_key_by_which_it_receives() {
     // Without the roles nothing is guessed.
     let silent = LOG.replace("parsed", "generating");
     assert_eq!(found(&keys(&silent)), [None, None]);
-}
-
-fn value(name: &str, text: &str) -> (String, Node) {
-    (name.into(), Node::Value(text.into()))
-}
-
-fn list(name: &str, text: &str) -> (String, Node) {
-    (name.into(), Node::List(vec![text.into()]))
-}
-
-fn child(number: &str, state: &str, spis: [&str; 2]) -> (String, Node) {
-    let sa = Section(vec![
-        value("name", "net"),
-        value("uniqueid", number),
-        value("reqid", "1"),
-        value("state", state),
-        value("mode", "TUNNEL"),
-        value("protocol", "ESP"),
-        value("encap", "yes"),
-        value("spi-in", spis[0]),
-        value("spi-out", spis[1]),
-        value("encr-alg", "AES_GCM_16"),
-        value("encr-keysize", "256"),
-        list("local-ts", "10.2.0.0/16"),
-        list("remote-ts", "10.1.0.0/16"),
-    ]);
-    (format!("net-{number}"), Node::Section(sa))
-}
-
-fn listed(children: Vec<(String, Node)>) -> Section {
-    let ike = Section(vec![
-        value("local-host", "192.0.2.2"),
-        value("local-port", "4500"),
-        value("remote-host", "192.0.2.1"),
-        value("remote-port", "4501"),
-        ("child-sas".into(), Node::Section(Section(children))),
-    ]);
-    Section(vec![("c".into(), Node::Section(ike))])
 }
 
 fn config(section: &Section, keys: &Keys) -> Config {
@@ -309,42 +245,6 @@ fn an_expression_that_does_not_compile_drops_all() {
     assert_eq!(made.refused.len(), 1, "{:?}", made.refused);
 }
 
-/// The bytes of a section as VICI has them.
-fn encode(section: &Section, into: &mut Vec<u8>) {
-    let name = |name: &str, into: &mut Vec<u8>| {
-        into.push(name.len() as u8);
-        into.extend_from_slice(name.as_bytes());
-    };
-    let text = |text: &str, into: &mut Vec<u8>| {
-        into.extend_from_slice(&(text.len() as u16).to_be_bytes());
-        into.extend_from_slice(text.as_bytes());
-    };
-    for (key, node) in &section.0 {
-        match node {
-            Node::Section(section) => {
-                into.push(1);
-                name(key, into);
-                encode(section, into);
-                into.push(2);
-            }
-            Node::Value(value) => {
-                into.push(3);
-                name(key, into);
-                text(value, into);
-            }
-            Node::List(items) => {
-                into.push(4);
-                name(key, into);
-                for item in items {
-                    into.push(5);
-                    text(item, into);
-                }
-                into.push(6);
-            }
-        }
-    }
-}
-
 #[test]
 fn packets_of_vici_are_read_and_damaged_ones_refused() {
     assert_eq!(vici::register("list-sa"), b"\x03\x07list-sa");
@@ -355,7 +255,7 @@ fn packets_of_vici_are_read_and_damaged_ones_refused() {
     assert_eq!(vici::packet(&[5]), Some(Packet::Confirmed));
     let section = listed(vec![child("1", "INSTALLED", ["b129729f", "c9808e16"])]);
     let mut bytes = b"\x07\x07list-sa".to_vec();
-    encode(&section, &mut bytes);
+    encode(&section, &mut bytes).unwrap();
     let event = Packet::Event("list-sa".into(), section);
     assert_eq!(vici::packet(&bytes), Some(event));
     for len in 9..bytes.len() {
@@ -390,4 +290,42 @@ fn damaged_logs_are_harmless() {
         }
         keys(&String::from_utf8_lossy(&bytes));
     }
+}
+
+/// Seeds of the fuzz target `vici`, also damaged.
+#[test]
+fn any_tape_is_survived() {
+    let tapes = common::fuzz_seeds("vici");
+    tapes.iter().for_each(|tape| vici_tape::run(tape));
+    for seed in seeds(200) {
+        let mut rng = Rng::new(seed);
+        vici_tape::run(&common::damaged(&mut rng, &tapes));
+    }
+}
+
+/// A packet has room for more pairs of selectors than memory has.
+#[test]
+fn more_policies_than_are_followed_drop_all() {
+    let many = |count: usize| Node::List(vec!["10.0.0.0/8".into(); count]);
+    let sections = |count: usize| {
+        let wide = [("local-ts", many(count)), ("remote-ts", many(40_000))];
+        wide.map(|(name, node)| (name.to_owned(), node))
+    };
+    let keys = Keys::default();
+    let mut wide = child("1", "INSTALLED", ["b129729f", "c9808e16"]);
+    for element in sections(40_000) {
+        wide = with(wide, element);
+    }
+    let pass = shunt("PASS", "10.3.0.5/32", "10.1.0.0/16");
+    let children = strongswan::children(&listed(vec![wide]));
+    let made = strongswan::config(&mut Mapper::default(), &children, &[pass], &keys, 1500);
+    assert_eq!(outward(&made, "10.3.0.5"), "policy");
+    assert_eq!(outward(&made, "192.0.2.9"), "policy");
+    assert!(made.refused[0].contains("more than"), "{:?}", made.refused);
+    let [local, remote] = sections(40_000);
+    let policy = Section(vec![value("mode", "PASS"), local, remote]);
+    let named = Section(vec![("c/shunt".into(), Node::Section(policy))]);
+    let shunts = [strongswan::shunt(&named).unwrap()];
+    let made = strongswan::config(&mut Mapper::default(), &[], &shunts, &keys, 1500);
+    assert_eq!(outward(&made, "10.3.0.5"), "policy");
 }

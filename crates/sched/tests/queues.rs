@@ -1,4 +1,4 @@
-//! RED and CoDel against what their papers and RFCs say.
+//! RED, CoDel and FQ-CoDel against what their papers and RFCs say.
 
 mod support;
 
@@ -228,17 +228,7 @@ fn codel_equals_the_rfc() {
             is_ecn: false,
         };
         let mut link = fast(Discipline::CoDel(config), seed);
-        let mut reference = Reference {
-            queue: VecDeque::new(),
-            target,
-            interval,
-            first_above_time: 0,
-            drop_next: 0,
-            count: 0,
-            lastcount: 0,
-            dropping: false,
-            drops: Vec::new(),
-        };
+        let mut reference = Reference::new(target, interval);
         let (mut now, mut dropped) = (SECOND, Vec::new());
         // Busy and quiet times, of some 300 ms each.
         let mut load = 1;
@@ -268,6 +258,146 @@ fn codel_equals_the_rfc() {
         drops > 1_000,
         "{drops} drops: the load is too small for a test"
     );
+}
+
+impl Reference {
+    fn new(target: u64, interval: u64) -> Reference {
+        Reference {
+            queue: VecDeque::new(),
+            target,
+            interval,
+            first_above_time: 0,
+            drop_next: 0,
+            count: 0,
+            lastcount: 0,
+            dropping: false,
+            drops: Vec::new(),
+        }
+    }
+}
+
+/// RFC 8290 §4, written down as plainly as it stands there; a flow is the queue of its number.
+struct FqReference {
+    queues: Vec<Reference>,
+    credits: Vec<i64>,
+    new: VecDeque<usize>,
+    old: VecDeque<usize>,
+    quantum: i64,
+    limit: usize,
+    drops: Vec<u64>,
+}
+
+impl FqReference {
+    /// §4.1: classified, added to its queue, which is new if it is in neither list; from the longest
+    /// queue, if all are too long, half of the packets are dropped, up to 64.
+    fn enqueue(&mut self, packet: Packet) {
+        let queue = packet.flow as usize;
+        self.queues[queue].queue.push_back(packet);
+        if !self.new.contains(&queue) && !self.old.contains(&queue) {
+            self.new.push_back(queue);
+            self.credits[queue] = self.quantum;
+        }
+        let total: usize = self.queues.iter().map(|it| it.queue.len()).sum();
+        if total > self.limit {
+            let longest = self.queues.iter_mut().max_by_key(|it| it.bytes()).unwrap();
+            let half = longest.queue.len().div_ceil(2).min(64);
+            let gone = longest.queue.drain(..half);
+            self.drops.extend(gone.map(|packet| packet.number));
+        }
+    }
+
+    /// §4.2: the first new queue, or else the first old one; one without credit gets a quantum and
+    /// becomes the last old one; one that is empty becomes that if it was new, and is removed otherwise.
+    fn dequeue(&mut self, now: u64) -> Option<Packet> {
+        loop {
+            let is_new = !self.new.is_empty();
+            let list = if is_new { &mut self.new } else { &mut self.old };
+            let queue = *list.front()?;
+            if self.credits[queue] <= 0 {
+                self.credits[queue] += self.quantum;
+                list.pop_front();
+                self.old.push_back(queue);
+                continue;
+            }
+            let packet = self.queues[queue].deque(now);
+            self.drops.append(&mut self.queues[queue].drops);
+            if let Some(packet) = packet {
+                self.credits[queue] -= i64::from(packet.len);
+                return Some(packet);
+            }
+            list.pop_front();
+            if is_new {
+                self.old.push_back(queue);
+            }
+        }
+    }
+}
+
+#[test]
+fn fq_codel_equals_the_rfc() {
+    const FLOWS: u64 = 8;
+    let (mut by_codel, mut by_limit) = (0, 0);
+    for seed in seeds(60) {
+        println!("seed {seed}");
+        let mut rng = SplitMix64::new(seed);
+        let mut fq = FqCodelConfig {
+            // A number of queues with which no two flows share one.
+            flows: 65_536,
+            quantum: 300 + random_below(&mut rng, 1_500) as u32,
+            ..FqCodelConfig::default()
+        };
+        let limit = 100 + random_below(&mut rng, 1_000) as u32;
+        fq.codel.limit.frames = limit;
+        fq.codel.limit.bytes = u64::MAX;
+        fq.codel.is_ecn = false;
+        let reference = || Reference::new(fq.codel.target, fq.codel.interval);
+        let mut reference = FqReference {
+            queues: (0..FLOWS).map(|_| reference()).collect(),
+            credits: vec![0; FLOWS as usize],
+            new: VecDeque::new(),
+            old: VecDeque::new(),
+            quantum: fq.quantum.into(),
+            limit: limit as usize,
+            drops: Vec::new(),
+        };
+        let mut link = fast(Discipline::FqCodel(fq), seed);
+        let (mut now, mut dropped) = (SECOND, Vec::new());
+        // Busy and quiet times of some 300 ms each, with as many flows as the time has.
+        let (mut load, mut flows) = (1, 1);
+        for number in 0..10_000_u64 {
+            if number % 300 == 0 {
+                load = random_below(&mut rng, 4);
+                flows = 1 + random_below(&mut rng, FLOWS);
+            }
+            now += MS / 2 + random_below(&mut rng, MS);
+            for each in 0..random_below(&mut rng, load + 1) {
+                // The first flow sends most of them.
+                let flow = random_below(&mut rng, flows) * random_below(&mut rng, 2);
+                let len = 60 + random_below(&mut rng, 1_455) as u32;
+                let packet = Packet::new(0, flow, number * 4 + each, len, now);
+                let before = dropped.len();
+                link.enqueue(now, 0, flow, packet.clone(), &mut dropped);
+                by_limit += dropped.len() - before;
+                reference.enqueue(packet);
+            }
+            let before = dropped.len();
+            let found = match link.dequeue(now, &mut dropped) {
+                Next::Frame(packet) => Some(packet),
+                Next::At(at) => panic!("held until {at} at {now}"),
+                Next::Empty => None,
+            };
+            by_codel += dropped.len() - before;
+            assert_eq!(found, reference.dequeue(now), "seed {seed}, step {number}");
+            // A link that has sent the last one asks for more.
+            if reference.queues.iter().all(|it| it.queue.is_empty()) {
+                assert_eq!(reference.dequeue(now), None);
+            }
+            let drops: Vec<u64> = dropped.drain(..).map(|packet| packet.number).collect();
+            let expected = std::mem::take(&mut reference.drops);
+            assert_eq!(drops, expected, "seed {seed}, step {number}");
+        }
+    }
+    assert!(by_codel > 500 && by_limit > 500, "{by_codel}, {by_limit}");
 }
 
 /// A long flow and one that sends a frame now and then: the latter never waits for

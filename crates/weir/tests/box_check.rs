@@ -57,6 +57,69 @@ fn a_configuration_whose_interfaces_alone_are_missing_is_not_refused() {
     assert_eq!(said.lines().count(), 2, "{said}");
 }
 
+#[test]
+fn limits_of_prefixes_are_checked() {
+    let limit = |prefix: &str, count: &str| {
+        let text = format!(
+            "{LINKS}[[stage]]\nkind = 'nat'\n[[stage.limit]]\n\
+             prefix = '{prefix}'\nsessions_max = {count}\n"
+        );
+        stderr(&check("box-check-limit", &text))
+    };
+    let good = limit("10.0.1.0/24", "100");
+    assert_eq!(good.lines().count(), 2, "{good}");
+    for (prefix, count, why) in [
+        (
+            "10.0.1.0/33",
+            "100",
+            "box.toml:11:10: `10.0.1.0/33`: write a prefix",
+        ),
+        ("2001:db8::/32", "100", "as in \"10.0.0.0/8\""),
+        (
+            "10.0.1.0/24",
+            "0",
+            "sessions_max of a limit of 0: write 1 to",
+        ),
+    ] {
+        let said = limit(prefix, count);
+        assert!(said.contains(why), "{said}");
+    }
+}
+
+/// A gateway's file is explained on a machine that has other addresses.
+#[test]
+fn the_box_that_is_explained_may_be_another_machine() {
+    let folder = Folder::new("box-explain");
+    let key = "01".repeat(36);
+    let sas = format!(
+        "[[tunnel]]\nname = 't'\nlocal = '192.0.2.1'\nremote = '198.51.100.1'\n\
+         [[sa]]\ntunnel = 't'\ndirection = 'out'\nalgorithm = 'aes256gcm'\nspi = 1000\n\
+         key = '{key}'\n[[policy]]\nmatch = 'udp'\naction = 'protect'\ntunnel = 't'\n"
+    );
+    let sas = folder.write("sa.toml", sas.as_bytes());
+    let private = std::os::unix::fs::PermissionsExt::from_mode(0o600);
+    std::fs::set_permissions(&sas, private).unwrap();
+    // The loopback interface is one that each machine has.
+    let text = "outside = 'lo'\n[[link]]\nname = 'missing0'\n[[link]]\nname = 'lo'\n\
+                [[stage]]\nkind = 'ipsec'\nsa = 'sa.toml'\n";
+    let file = folder.write("box.toml", text.as_bytes());
+    // A capture without frames.
+    let header = [0xa1b2_c3d4_u32, 0x0004_0002, 0, 0, 65_535, 1];
+    let header: Vec<u8> = header.into_iter().flat_map(u32::to_le_bytes).collect();
+    let capture = folder.write("empty.pcap", &header);
+    let explained = run(&["run", &file, "--explain", "-r", &capture]);
+    assert!(explained.status.success(), "{explained:?}");
+    assert!(
+        stdout(&explained).contains("stage 1 ipsec"),
+        "{explained:?}"
+    );
+    let checked = stderr(&run(&["run", &file, "--check"]));
+    assert!(
+        checked.contains("the outside has another address"),
+        "{checked}"
+    );
+}
+
 /// Of a stage `nat64`: the line, and the remedy.
 #[test]
 fn a_translator_between_ipv6_and_ipv4_says_what_is_wrong_and_where() {

@@ -3,6 +3,11 @@
 //! They come from the shared corpus of expressions and from its own few
 //! frames and capture files, so that nothing but this program makes them.
 
+#[path = "../../../crates/esp/tests/common/vici_tape.rs"]
+mod vici_tape;
+#[path = "../../../crates/esp/tests/common/xfrm_tape.rs"]
+mod xfrm_tape;
+
 use std::path::{Path, PathBuf};
 
 use weir_broker::protocol::encode;
@@ -28,6 +33,9 @@ fn main() -> std::io::Result<()> {
     write(&root, "stack", tapes())?;
     write(&root, "route", tapes())?;
     write(&root, "chain", chains())?;
+    write(&root, "xfrm", databases())?;
+    write(&root, "vici", strongswans())?;
+    write(&root, "box", boxes())?;
     write(&root, "router", routers())?;
     write(&root, "ports", ports())?;
     write(&root, "capture", captures())?;
@@ -75,11 +83,7 @@ fn monitored() -> std::io::Result<Vec<Vec<u8>>> {
                 .skip(1)
                 .take_while(|line| !line.starts_with('='))
                 .collect();
-            let bytes = digits.as_bytes().chunks(2).map(|pair| {
-                let pair = std::str::from_utf8(pair).expect("ASCII");
-                u8::from_str_radix(pair, 16).expect("hexadecimal digits")
-            });
-            seeds.push(std::iter::once(ETHERNET).chain(bytes).collect());
+            seeds.push([vec![ETHERNET], hexadecimal(&digits)].concat());
         }
     }
     let step = seeds.len().div_ceil(EACH);
@@ -145,6 +149,65 @@ fn chains() -> Vec<Vec<u8>> {
         .into_iter()
         .map(life)
         .collect()
+}
+
+/// Messages that Linux and strongSwan have sent: each by itself, and all of a file.
+fn databases() -> Vec<Vec<u8>> {
+    let files = [
+        include_str!("../../../crates/esp/tests/xfrm/kernel.txt"),
+        include_str!("../../../crates/esp/tests/xfrm/strongswan.txt"),
+    ];
+    let message = |line: &str| {
+        let (kind, digits) = line.split_once(' ').expect("type and content");
+        let kind = u16::from_str_radix(&kind[2..], 16).expect("hexadecimal digits");
+        (kind, hexadecimal(digits))
+    };
+    let mut seeds = Vec::new();
+    for file in files {
+        let lines = file.lines().filter(|line| !line.starts_with('#'));
+        let messages: Vec<_> = lines.map(message).collect();
+        seeds.push(xfrm_tape::tape(&messages));
+        seeds.extend(messages.chunks(1).map(xfrm_tape::tape));
+    }
+    seeds
+}
+
+fn hexadecimal(digits: &str) -> Vec<u8> {
+    let pairs = digits.as_bytes().chunks(2).map(|pair| {
+        let pair = std::str::from_utf8(pair).expect("ASCII");
+        u8::from_str_radix(pair, 16).expect("hexadecimal digits")
+    });
+    pairs.collect()
+}
+
+/// What strongSwan says of a CHILD_SA in each of its states, of a policy, and of nothing.
+fn strongswans() -> Vec<Vec<u8>> {
+    use vici_tape::{LOG, child, encode, list, listed, tape, value};
+    use weir_esp::vici::{Node, Section};
+    let event = |name: &str, section: &Section| {
+        let mut packet = [&[7, name.len() as u8][..], name.as_bytes()].concat();
+        encode(section, &mut packet).expect("short texts");
+        packet
+    };
+    // The end of a list.
+    let end = vec![1];
+    let states = ["INSTALLED", "REKEYED", "DELETING"].map(|state| {
+        let sa = child("1", state, ["b129729f", "c9808e16"]);
+        tape(LOG, &[event("list-sa", &listed(vec![sa])), end.clone()])
+    });
+    let shunt = |mode: &str| {
+        let texts = ["10.2.0.0/16[udp/53]", "fd00::/8[6/1024-2047]"];
+        let policy = Section(vec![
+            value("mode", mode),
+            list("local-ts", texts[0]),
+            list("remote-ts", texts[usize::from(mode == "DROP")]),
+        ]);
+        let named = Section(vec![("c/shunt".into(), Node::Section(policy))]);
+        tape("", &[event("list-policy", &named), end.clone()])
+    };
+    let shunts = ["PASS", "DROP", "TUNNEL"].map(shunt);
+    let nothing = tape(LOG, &[vec![5], end.clone()]);
+    states.into_iter().chain(shunts).chain([nothing]).collect()
 }
 
 fn expressions() -> Vec<Vec<u8>> {
@@ -253,6 +316,32 @@ fn ports() -> Vec<Vec<u8>> {
     [one, more, wrong, ""]
         .map(|text| text.as_bytes().to_vec())
         .to_vec()
+}
+
+/// The examples, a balancer and policies of each kind.
+fn boxes() -> Vec<Vec<u8>> {
+    let balance = "outside = \"eth1\"\n[kernel]\nroutes = true\n[[link]]\nname = \"eth0\"\n\
+                   [[link]]\nname = \"eth1\"\n[[stage]]\nkind = \"balance\"\n\
+                   service = \"192.0.2.1:80\"\nprobe = \"200ms\"\nfall = 2\n[stage.http]\n\
+                   path = \"/health\"\nstatus = \"200,300-399\"\n[[stage.server]]\n\
+                   to = \"10.0.0.2:80\"\nweight = 3\n[[stage.server]]\nto = \"10.0.0.3:80\"\n\
+                   draining = true\n[[stage]]\nkind = \"ipsec\"\nsa = \"sa.toml\"\n";
+    let key: String = (1..37).map(|byte| format!("{byte:02x}")).collect();
+    let sas = format!(
+        "[[tunnel]]\nname = \"t\"\nlocal = \"192.0.2.1\"\nremote = \"198.51.100.1\"\n\
+         udp = true\n[[sa]]\ntunnel = \"t\"\ndirection = \"out\"\nalgorithm = \"aes256gcm\"\n\
+         spi = 1000\nesn = true\nkey = \"{key}\"\n[[policy]]\nmatch = \"net 10.0.0.0/8\"\n\
+         action = \"protect\"\ntunnel = \"t\"\n[[policy]]\nmatch = \"udp port 53\"\n\
+         action = \"bypass\"\n[[policy]]\nmatch = \"\"\naction = \"discard\"\n"
+    );
+    let texts = [
+        include_str!("../../../examples/box.toml"),
+        include_str!("../../../examples/nat64.toml"),
+        include_str!("../../../examples/shape.toml"),
+        balance,
+        &sas,
+    ];
+    texts.map(|text| text.as_bytes().to_vec()).to_vec()
 }
 
 /// The router of the documentation, and the smallest.

@@ -2,7 +2,7 @@
 
 use super::{ConfigError, LIFE_MIN, address, duration, end};
 use crate::nat::nat64::{Nat64Config, TranslationPrefix};
-use crate::nat::{Filtering, Forward, Inside, NatConfig, Prefix, Timeouts, Transport};
+use crate::nat::{Filtering, Forward, Inside, NatConfig, Prefix, PrefixLimit, Timeouts, Transport};
 use serde::Deserialize;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::str::FromStr;
@@ -29,10 +29,19 @@ pub(super) struct NatTable {
     sessions_max: Option<u32>,
     subscriber_sessions_max: Option<u32>,
     #[serde(default)]
+    limit: Vec<LimitTable>,
+    #[serde(default)]
     forward: Vec<Spanned<ForwardTable>>,
     ftp: Option<Spanned<bool>>,
     #[serde(default)]
     timeouts: TimeoutsTable,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct LimitTable {
+    prefix: Spanned<String>,
+    sessions_max: u32,
 }
 
 #[derive(Deserialize)]
@@ -145,6 +154,13 @@ where
     let block = table.block.unwrap_or(defaults.block);
     let forwards = table.forward.iter().map(forward);
     let forwards = forwards.collect::<Result<_, _>>()?;
+    let limits = table.limit.iter().map(|limit| {
+        Ok(PrefixLimit {
+            prefix: prefix(&limit.prefix)?,
+            sessions_max: limit.sessions_max,
+        })
+    });
+    let limits = limits.collect::<Result<_, ConfigError>>()?;
     let usual = defaults.timeouts;
     let timeouts = &table.timeouts;
     Ok(NatConfig {
@@ -160,6 +176,7 @@ where
         subscriber_sessions_max: table
             .subscriber_sessions_max
             .unwrap_or(defaults.subscriber_sessions_max),
+        limits,
         filtering: filtering(&table.filtering)?,
         forwards,
         ftp: false,

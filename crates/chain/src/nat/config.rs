@@ -6,6 +6,9 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 /// Addresses of a pool, at most.
 pub const POOL_MAX: usize = 256;
 
+/// Limits of prefixes, at most.
+pub const LIMITS_MAX: usize = 256;
+
 /// Static forwards, at most.
 pub const FORWARDS_MAX: usize = 4096;
 
@@ -115,6 +118,15 @@ impl Default for Timeouts {
     }
 }
 
+/// A limit of all hosts of a prefix together.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct PrefixLimit<A = Ipv4Addr> {
+    /// The hosts, of the inside.
+    pub prefix: Prefix<A>,
+    /// Their sessions, at most.
+    pub sessions_max: u32,
+}
+
 /// The configuration of a translator, whose inside has addresses of type `A`: IPv4 for NAT44, IPv6
 /// for NAT64.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -137,6 +149,8 @@ pub struct NatConfig<A = Ipv4Addr> {
     /// Sessions of a subscriber, at most; of those that begin outside, half as
     /// many.
     pub subscriber_sessions_max: u32,
+    /// Limits of the hosts of a prefix together, at most [`LIMITS_MAX`]; each that has a host holds.
+    pub limits: Vec<PrefixLimit<A>>,
     /// Which packets a mapping lets in.
     pub filtering: Filtering,
     /// Static forwards, at most [`FORWARDS_MAX`].
@@ -190,6 +204,7 @@ impl<A> NatConfig<A> {
             blocks_max: PORTS / 1024,
             sessions_max: 1 << 20,
             subscriber_sessions_max: 1 << 16,
+            limits: Vec::new(),
             filtering: Filtering::default(),
             forwards: Vec::new(),
             ftp: false,
@@ -320,7 +335,21 @@ impl<A: Inside> NatConfig<A> {
                 SESSIONS_MAX.into(),
             ),
         ];
-        for (what, value, min, max) in ranges {
+        at_most("limits of prefixes", self.limits.len(), LIMITS_MAX)?;
+        let of_limits = self.limits.iter().flat_map(|limit| {
+            let (len, most) = (limit.prefix.len.into(), self.subscriber_len.into());
+            [
+                // A subscriber is in a prefix as a whole.
+                ("length of a limit's `prefix`", len, 0, most),
+                (
+                    "sessions_max of a limit",
+                    limit.sessions_max.into(),
+                    1,
+                    SESSIONS_MAX.into(),
+                ),
+            ]
+        });
+        for (what, value, min, max) in ranges.into_iter().chain(of_limits) {
             if !(min..=max).contains(&value) {
                 return Err(NatError::Range {
                     what,

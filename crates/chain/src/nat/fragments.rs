@@ -21,8 +21,8 @@ const WAITING_PER_SOURCE_MAX: usize = 32;
 /// reassembly in hosts (RFC 1122 §3.3.2, its shortest).
 const LIFE: u64 = 60_000_000_000;
 
-/// Time for which a fragment waits for the first one, in ns.
-const WAIT: u64 = 1_000_000_000;
+/// Time for which a fragment waits for others of its packet, in ns (RFC 6146 §4: at least 2 s).
+pub(super) const FRAGMENT_MIN: u64 = 2_000_000_000;
 
 /// The common part of a packet's fragments, on one side.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -75,6 +75,11 @@ impl Fragments {
         let until = now.saturating_add(LIFE);
         self.known.insert(key, (until, to));
         self.order.push_back((until, key));
+        self.waited(key)
+    }
+
+    /// Takes the fragments that have waited for the first one of their packet.
+    pub(super) fn waited(&mut self, key: FragmentKey) -> Vec<Vec<u8>> {
         let (ready, waiting) = std::mem::take(&mut self.waiting)
             .into_iter()
             .partition::<Vec<Waiting>, _>(|waiting| waiting.key == key);
@@ -98,7 +103,7 @@ impl Fragments {
     }
 
     pub(super) fn wait(&mut self, now: u64, key: FragmentKey, frame: Vec<u8>) {
-        let until = now.saturating_add(WAIT);
+        let until = now.saturating_add(FRAGMENT_MIN);
         self.waiting.push_back(Waiting { until, key, frame });
     }
 

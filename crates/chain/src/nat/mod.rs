@@ -31,8 +31,8 @@ mod state;
 mod table;
 
 pub use config::{
-    BLOCK_MIN, FIRST_PORT, FORWARDS_MAX, Filtering, Forward, NatConfig, NatError, POOL_MAX, PORTS,
-    Prefix, SESSIONS_MAX, Timeouts, Transport,
+    BLOCK_MIN, FIRST_PORT, FORWARDS_MAX, Filtering, Forward, LIMITS_MAX, NatConfig, NatError,
+    POOL_MAX, PORTS, Prefix, PrefixLimit, SESSIONS_MAX, Timeouts, Transport,
 };
 pub use inside::Inside;
 pub use table::NatCounts;

@@ -15,7 +15,7 @@ mod tuple;
 
 pub(super) use tuple::{Translation, Tuple};
 
-use super::config::{Filtering, NatConfig, Timeouts, Transport};
+use super::config::{Filtering, NatConfig, PrefixLimit, Timeouts, Transport};
 use super::ftp::{CONTROL_PORT, Control};
 use super::inside::Inside;
 use super::log::{Event, Line, Subscriber as Name};
@@ -63,6 +63,15 @@ struct Subscriber<A> {
     inbound: u32,
     /// Its static forwards; while it has one it stays.
     forwards: u32,
+    /// The limits of prefixes that have it, by number.
+    limits: Box<[u16]>,
+}
+
+/// The limit of a prefix, and the sessions that count for it.
+#[derive(Debug)]
+struct Limit<A> {
+    of: PrefixLimit<A>,
+    sessions: u32,
 }
 
 #[derive(Debug)]
@@ -161,6 +170,7 @@ pub(super) struct Table<A = Ipv4Addr> {
     blocks_max: usize,
     sessions_max: usize,
     subscriber_sessions_max: u32,
+    limits: Vec<Limit<A>>,
     pub(super) counts: NatCounts,
 }
 
@@ -193,6 +203,14 @@ impl<A: Inside> Table<A> {
             blocks_max: config.blocks_max as usize,
             sessions_max: config.sessions_max as usize,
             subscriber_sessions_max: config.subscriber_sessions_max,
+            limits: config
+                .limits
+                .iter()
+                .map(|of| Limit {
+                    of: *of,
+                    sessions: 0,
+                })
+                .collect(),
             counts: NatCounts::default(),
         };
         for forward in &config.forwards {
@@ -435,6 +453,9 @@ impl<A: Inside> Table<A> {
 
     fn enter_subscriber(&mut self, address: A, pool: u16) -> u32 {
         let address = self.owner_of(address);
+        let limits = (0..).zip(&self.limits);
+        let limits = limits.filter(|(_, limit)| limit.of.prefix.contains(address));
+        let limits = limits.map(|(number, _)| number).collect();
         let handle = self.subscribers.insert(Subscriber {
             address,
             pool,
@@ -442,6 +463,7 @@ impl<A: Inside> Table<A> {
             sessions: 0,
             inbound: 0,
             forwards: 0,
+            limits,
         });
         self.by_address.insert(address, handle.at);
         handle.at
@@ -497,6 +519,15 @@ impl<A: Inside> Table<A> {
         if is_inbound && owner.inbound >= self.subscriber_sessions_max.div_ceil(2) {
             return Err("subscriber-inbound-full");
         }
+        for &limit in &owner.limits {
+            let limit = &self.limits[usize::from(limit)];
+            if limit.sessions >= limit.of.sessions_max {
+                return Err("prefix-sessions-full");
+            }
+        }
+        for &limit in &owner.limits {
+            self.limits[usize::from(limit)].sessions += 1;
+        }
         owner.sessions += 1;
         owner.inbound += u32::from(is_inbound);
         mapping.sessions += 1;
@@ -546,6 +577,9 @@ impl<A: Inside> Table<A> {
         if let Some(owner) = self.subscribers.get_mut(mapping.subscriber) {
             owner.sessions -= 1;
             owner.inbound -= u32::from(session.is_inbound);
+            for &limit in &owner.limits {
+                self.limits[usize::from(limit)].sessions -= 1;
+            }
         }
         let key = (session.mapping, remote.0);
         if let Some(count) = self.remotes.get_mut(&key) {

@@ -163,6 +163,24 @@ pub fn fragments6(frame: &[u8], step: usize, id: u32) -> Vec<Vec<u8>> {
     pieces.collect()
 }
 
+/// Fragments of a frame of IPv4 without options.
+pub fn fragments4(frame: &[u8], step: usize) -> Vec<Vec<u8>> {
+    let payload = &frame[34..];
+    let count = payload.len().div_ceil(step);
+    let pieces = payload.chunks(step).enumerate().map(|(number, piece)| {
+        let mut out = [&frame[..34], piece].concat();
+        let more = if number + 1 < count { 0x2000 } else { 0 };
+        let place = more | (number * step / 8) as u16;
+        write(&mut out, 16, &(20 + piece.len() as u16).to_be_bytes());
+        write(&mut out, 20, &place.to_be_bytes());
+        write(&mut out, 24, &[0, 0]);
+        let sum = weir_wire::checksum::internet_checksum(&out[14..34]);
+        write(&mut out, 24, &sum.to_be_bytes());
+        out
+    });
+    pieces.collect()
+}
+
 /// The packet of fragments of IPv6, which are all there, in any order.
 pub fn whole6(fragments: &[Vec<u8>]) -> Vec<u8> {
     let mut fragments = fragments.to_vec();

@@ -16,6 +16,9 @@ const SEEN_MAX: usize = 16;
 /// the fragments that have waited.
 const FRAMES_MAX: usize = 128 * 55;
 
+/// The octets of the well-known prefix: an address that damage has put beside it is another host's.
+const PREFIX: [u8; 12] = [0, 0x64, 0xff, 0x9b, 0, 0, 0, 0, 0, 0, 0, 0];
+
 /// Protocols and extension headers of IPv6.
 const NEXT: [u8; 8] = [6, 17, 58, 44, 0, 43, 60, 1];
 
@@ -45,7 +48,7 @@ impl World {
         }
         assert!(made.len() <= FRAMES_MAX, "{} frames of one", made.len());
         for (way, frame) in made {
-            let is_prefix = |at: usize| frame.get(at..at + 4) == Some(&[0, 0x64, 0xff, 0x9b][..]);
+            let is_prefix = |at: usize| frame.get(at..at + PREFIX.len()) == Some(&PREFIX[..]);
             let is_v6 = frame.len() >= 54 && frame.get(12..15) == Some(&[0x86, 0xdd, 0x60][..]);
             assert!(
                 way == Direction::Inward || !is_v6 || !is_prefix(22) && !is_prefix(38),
@@ -81,7 +84,7 @@ fn frame(choice: u8, bytes: &[u8]) -> Vec<u8> {
         let mut src = [0x20, 1, 0xd, 0xb8, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 9];
         src[15] = choice >> 4 & 3;
         frame.extend(src);
-        frame.extend([0, 0x64, 0xff, 0x9b, 0, 0, 0, 0, 0, 0, 0, 0]);
+        frame.extend(PREFIX);
         let dst = match choice >> 6 {
             0 => [203, 0, 113, 1],
             1 => [10, 0, 0, 1],

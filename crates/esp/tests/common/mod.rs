@@ -171,3 +171,41 @@ pub(crate) fn state(gateway: &Gateway, direction: Direction, spi: u32) -> Option
     });
     found
 }
+
+/// The seeds of a fuzz target.
+pub(crate) fn fuzz_seeds(target: &str) -> Vec<Vec<u8>> {
+    let root = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fuzz/seeds/");
+    let folder = std::fs::read_dir(format!("{root}{target}")).expect("the folder of seeds");
+    let mut paths: Vec<_> = folder.map(|entry| entry.unwrap().path()).collect();
+    paths.sort();
+    assert!(paths.len() >= 3, "{paths:?}");
+    let read = |path| std::fs::read(path).unwrap();
+    paths.into_iter().map(read).collect()
+}
+
+/// One of these inputs with bytes changed, cut out, repeated, or of another one in their place.
+pub(crate) fn damaged(rng: &mut Rng, inputs: &[Vec<u8>]) -> Vec<u8> {
+    let mut bytes = rng.choose(inputs).clone();
+    for _ in 0..1 + rng.below(6) {
+        let at = rng.below(bytes.len() + 1);
+        let end = (at + rng.below(40)).min(bytes.len());
+        match rng.below(8) {
+            0 => drop(bytes.drain(at..end)),
+            1 => {
+                let again = bytes[at..end].to_vec();
+                bytes.splice(at..at, again);
+            }
+            2 => {
+                let other = rng.choose(inputs);
+                let from = rng.below(other.len());
+                bytes.splice(at.., other[from..].iter().copied());
+            }
+            _ => {
+                if let Some(byte) = bytes.get_mut(at) {
+                    *byte = rng.word() as u8;
+                }
+            }
+        }
+    }
+    bytes
+}

@@ -3,6 +3,8 @@
 
 #[path = "../common/mod.rs"]
 mod common;
+#[path = "../common/xfrm_tape.rs"]
+mod tape;
 
 use common::{opened, packet, state};
 use weir_esp::config::Direction;
@@ -14,6 +16,7 @@ use weir_lab::c;
 use weir_lab::command::Command;
 use weir_lab::rng::Rng;
 use weir_lab::seeds::seeds;
+use weir_link::net::xfrm_messages;
 
 const KERNEL: &str = include_str!("kernel.txt");
 const STRONGSWAN: &str = include_str!("strongswan.txt");
@@ -446,5 +449,23 @@ fn damaged_messages_are_harmless() {
             database.take(kind, &bytes);
         }
         Gateway::new(&config(&database), 0, seed).unwrap();
+    }
+}
+
+fn run(tape: &[u8]) {
+    let messages = xfrm_messages(tape);
+    tape::run(messages.iter().map(|it| (it.kind, &it.content[..])));
+}
+
+/// Seeds of the fuzz target `xfrm`, also damaged.
+#[test]
+fn any_tape_is_survived() {
+    let mut tapes = common::fuzz_seeds("xfrm");
+    let recorded = [messages(KERNEL), messages(STRONGSWAN)].concat();
+    tapes.push(tape::tape(&recorded));
+    tapes.iter().for_each(|tape| run(tape));
+    for seed in seeds(100) {
+        let mut rng = Rng::new(seed);
+        run(&common::damaged(&mut rng, &tapes));
     }
 }

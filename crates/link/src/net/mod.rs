@@ -37,4 +37,4 @@ pub use routes::{Route, RouteEvent, RouteHop, RouteKind, RouteMonitor};
 pub(crate) use sockopt::set_option;
 pub use tap::{Tap, TapGso, TapHeader};
 pub use write_batch::{RING_ENTRIES, WriteBatch};
-pub use xfrm::{XfrmMessage, XfrmMonitor, XfrmNews};
+pub use xfrm::{XfrmMessage, XfrmMonitor, XfrmNews, xfrm_messages};

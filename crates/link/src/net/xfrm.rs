@@ -192,8 +192,13 @@ fn is(error: &io::Error, code: Errno) -> bool {
 fn receive(socket: &OwnedFd, flags: RecvFlags) -> io::Result<Vec<XfrmMessage>> {
     let mut buffer = Zeroizing::new(vec![0; DATAGRAM_MAX]);
     let (len, _) = retry_on_intr(|| recv(socket, &mut **buffer, flags))?;
+    Ok(xfrm_messages(&buffer[..len]))
+}
+
+/// The messages of a datagram of netlink, up to the first one that is cut short.
+pub fn xfrm_messages(datagram: &[u8]) -> Vec<XfrmMessage> {
     let mut messages = Vec::new();
-    let mut rest = &buffer[..len];
+    let mut rest = datagram;
     while let Some(header) = rest.first_chunk::<HEADER>() {
         let [l0, l1, l2, l3, k0, k1, ..] = *header;
         let len = u32::from_ne_bytes([l0, l1, l2, l3]) as usize;
@@ -206,5 +211,50 @@ fn receive(socket: &OwnedFd, flags: RecvFlags) -> io::Result<Vec<XfrmMessage>> {
         });
         rest = rest.get(len.next_multiple_of(4)..).unwrap_or_default();
     }
-    Ok(messages)
+    messages
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use weir_lab::rng::Rng;
+    use weir_lab::seeds::seeds;
+
+    fn message(len: u32, kind: u16, content: &[u8]) -> Vec<u8> {
+        let head = [&len.to_ne_bytes()[..], &kind.to_ne_bytes(), &[0; 10]].concat();
+        [&head, content].concat()
+    }
+
+    /// Each length of a header decides alone how much its message has.
+    #[test]
+    fn a_datagram_is_read_up_to_the_first_message_that_is_cut_short() {
+        let good = [message(19, 0x11, b"abc\0"), message(16, 3, b"")].concat();
+        let read = |datagram: &[u8]| -> Vec<(u16, Vec<u8>)> {
+            let messages = xfrm_messages(datagram);
+            messages
+                .iter()
+                .map(|it| (it.kind, it.content.to_vec()))
+                .collect()
+        };
+        let all = vec![(0x11, b"abc".to_vec()), (3, Vec::new())];
+        assert_eq!(read(&good), all);
+        for end in 0..good.len() {
+            let whole = usize::from(end >= 19);
+            assert_eq!(read(&good[..end]), all[..whole], "{end}");
+        }
+        for len in [0, 15, 17, u32::MAX] {
+            let wrong = [good.clone(), message(len, 7, b"")].concat();
+            assert_eq!(read(&wrong), all, "{len}");
+        }
+        for seed in seeds(500) {
+            let mut rng = Rng::new(seed);
+            let mut datagram = good.repeat(1 + rng.below(4));
+            for _ in 0..rng.below(8) {
+                let at = rng.below(datagram.len());
+                datagram[at] = rng.bits() as u8;
+            }
+            let found: usize = read(&datagram).iter().map(|it| HEADER + it.1.len()).sum();
+            assert!(found <= datagram.len(), "seed {seed}");
+        }
+    }
 }

@@ -70,6 +70,12 @@ impl<T: Frame> FqCodel<T> {
     }
 
     pub(super) fn enqueue(&mut self, flow: u64, queued: Queued<T>, dropped: &mut Vec<T>) -> bool {
+        if self.frames == 0 {
+            // The link, which has sent all, found nothing in them.
+            for index in self.new.drain(..).chain(self.old.drain(..)) {
+                self.flows[index as usize].is_listed = false;
+            }
+        }
         // Peers cannot choose flows that share a queue: they do not know the seed.
         let hash = SplitMix64::new(flow ^ self.seed).bits();
         let index = (hash % self.flows.len() as u64) as u32;
@@ -135,8 +141,8 @@ impl<T: Frame> FqCodel<T> {
             self.bytes -= before.1 - after.1;
             self.backlogs[index as usize] = after.1;
             let Some(queued) = queued else {
-                // A new flow that is empty waits a round, so that it is not always new.
-                if is_new && !self.old.is_empty() {
+                // A new flow that is empty waits a round, so that it is not always new (RFC 8290 §4.2).
+                if is_new {
                     self.old.push_back(index);
                 } else {
                     flow.is_listed = false;

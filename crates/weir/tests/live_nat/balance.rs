@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicU16, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use weir_lab::net::{Host, Signal};
+use weir_lab::testenv;
 
 /// Time for a connection that may fail.
 const SHORT: Duration = Duration::from_secs(1);
@@ -311,5 +312,93 @@ fn checks_by_http_and_servers_that_change_while_it_runs() {
     assert_eq!(ended.code, Some(0), "{ended:?}");
     for server in [one, two, three] {
         server.end();
+    }
+}
+
+/// nginx twice behind the service, and wrk before it: no request fails, and both serve.
+#[test]
+fn wrk_sees_no_error_of_two_nginx() {
+    if !testenv::programs(&["nginx", "wrk"]) {
+        return;
+    }
+    let Some(net) = Net::new("balance-nginx") else {
+        return;
+    };
+    net.take_redirected();
+    super::ip(&net.a, &["address", "add", "10.0.0.10/24", "dev", "eth0"]);
+    let dir = net.folder.path("");
+    net.folder.write("page", &[b'x'; 4000]);
+    let servers = [9, 10].map(|last| {
+        let config = format!(
+            "daemon off; master_process off; pid {dir}/pid{last};
+             events {{ worker_connections 512; }}
+             http {{ access_log {dir}/access{last};
+               client_body_temp_path {dir}/a; proxy_temp_path {dir}/b; fastcgi_temp_path {dir}/c;
+               uwsgi_temp_path {dir}/d; scgi_temp_path {dir}/e;
+               server {{ listen 10.0.0.{last}:8080; root {dir}; }} }}"
+        );
+        let config = net.folder.write(&format!("nginx{last}"), config.as_bytes());
+        let errors = net.folder.path(&format!("errors{last}"));
+        let nginx = testenv::program("nginx").expect("looked for");
+        Running::start(&net.a, nginx, &["-e", &errors, "-c", &config])
+    });
+    let arguments = [
+        "balance",
+        "eth1",
+        "eth0",
+        "--service",
+        SERVICE,
+        "--to",
+        "10.0.0.9:8080,10.0.0.10:8080",
+        "--hang-ms",
+        "2000",
+        "--metrics",
+        "127.0.0.1:0",
+    ];
+    let running = Running::start(&net.r, weir([]), &arguments).until("ready");
+    let began = Instant::now();
+    while connected(&net).is_none() {
+        assert!(began.elapsed() < live::WAIT_MAX, "no server answers");
+    }
+    let url = format!("http://{SERVICE}/page");
+    let once = ["-t1", "-c20", "-d2s", "--timeout", "20s", &url];
+    // A connection for each request, too.
+    let each = [
+        "-t1",
+        "-c20",
+        "-d2s",
+        "--timeout",
+        "20s",
+        "-H",
+        "Connection: close",
+        &url,
+    ];
+    let mut requests = 0;
+    for options in [&once[..], &each] {
+        let said = live::run(&net.b, "wrk", options).expect("looked for");
+        assert!(
+            !said.contains("Socket errors") && !said.contains("Non-2xx"),
+            "{said}"
+        );
+        let line = said.lines().find(|line| line.contains(" requests in "));
+        let count = line.and_then(|line| line.trim().split(' ').next()?.parse::<usize>().ok());
+        requests += count.unwrap_or_else(|| panic!("{said}"));
+    }
+    assert!(requests > 100, "{requests} requests");
+    let served = [9, 10].map(|last| {
+        let log = std::fs::read_to_string(net.folder.path(&format!("access{last}"))).unwrap();
+        assert!(log.lines().all(|line| line.contains("\" 200 ")), "{log}");
+        log.lines().count()
+    });
+    // nginx writes a line for what wrk has left at its end, too.
+    assert!(served.iter().sum::<usize>() >= requests, "{served:?}");
+    assert!(served.iter().all(|count| *count > 20), "{served:?}");
+    let metrics = running.metrics(&net.r);
+    let fast = super::metric(&metrics, "weir_run_fast_frames_total");
+    assert!(fast > Some(100), "{metrics}");
+    running.stop();
+    for server in servers {
+        server.signal_at_once(Signal::TERM);
+        assert_eq!(server.end().code, Some(0));
     }
 }

@@ -6,11 +6,13 @@ mod common;
 mod discovery;
 mod ftp;
 mod ipfix;
+mod killed;
 #[path = "../common/live.rs"]
 mod live;
 mod nat64;
 mod oracle;
 mod restart;
+mod tools;
 
 use common::{Folder, weir};
 use live::{Running, ip, run};
@@ -18,7 +20,7 @@ use serde_json::Value;
 use std::fs;
 use std::net::IpAddr;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
-use weir_lab::net::{Host, Lab, Signal, traffic};
+use weir_lab::net::{Host, Lab, Offloads, Signal, traffic};
 use weir_lab::testenv;
 
 /// A host of the inside, the box, a host of the outside, which knows no way to
@@ -68,6 +70,25 @@ impl Net {
     fn pings(&self, to: &str) -> usize {
         live::pings(&self.a, to)
     }
+
+    /// Has both ends take redirected frames, as hardware does: the kernel serves flows from then on.
+    fn take_redirected(&self) {
+        let takes = Offloads {
+            generic_receive: true,
+            ..Offloads::OFF
+        };
+        for host in [&self.a, &self.b] {
+            host.device("eth0").unwrap().set_offloads(takes).unwrap();
+        }
+    }
+}
+
+/// The value of a metric without labels.
+fn metric(metrics: &str, name: &str) -> Option<u64> {
+    let line = metrics
+        .lines()
+        .find_map(|line| line.strip_prefix(name)?.strip_prefix(' '))?;
+    line.parse().ok()
 }
 
 #[test]
@@ -292,12 +313,43 @@ fn failing_open_is_refused_with_the_reason() {
     let Some(net) = Net::new("nat-open") else {
         return;
     };
-    for (bypass, why) in [("wire", "cannot be joined"), ("kernel", "untranslated")] {
-        let arguments = ["nat", "eth0", "eth1", "--bypass", bypass];
-        let ended = Running::start(&net.r, weir([]), &arguments).end();
-        assert_eq!(ended.code, Some(2), "{ended:?}");
-        assert!(ended.stderr.contains(why), "{ended:?}");
+    let balance = [
+        "balance",
+        "eth1",
+        "eth0",
+        "--service",
+        "198.51.100.2:80",
+        "--to",
+        "10.0.0.9",
+    ];
+    for command in [
+        &["nat", "eth0", "eth1"][..],
+        &["nat64", "eth0", "eth1"],
+        &balance,
+    ] {
+        for bypass in ["wire", "kernel"] {
+            let arguments = [command, &["--bypass", bypass]].concat();
+            let ended = Running::start(&net.r, weir([]), &arguments).end();
+            assert_eq!(ended.code, Some(2), "{ended:?}");
+            let why = format!(
+                "--bypass {bypass}: frames would pass without the stage `{}`",
+                command[0]
+            );
+            assert!(ended.stderr.contains(&why), "{ended:?}");
+            assert!(ended.stderr.contains("use drop"), "{ended:?}");
+        }
     }
+    let path = net.folder.path("box.toml");
+    let plain = "outside = \"eth1\"\n[kernel]\nroutes = true\n[[link]]\nname = \"eth0\"\n\
+                 [[link]]\nname = \"eth1\"\n[[stage]]\nkind = \"mark\"\ndscp = 0\n";
+    fs::write(&path, plain).unwrap();
+    let ended = Running::start(&net.r, weir([]), &["run", &path, "--bypass", "wire"]).end();
+    assert!(
+        ended
+            .stderr
+            .contains("cannot be joined: use kernel or drop"),
+        "{ended:?}"
+    );
 }
 
 /// A static forward, and a stage before the translator.

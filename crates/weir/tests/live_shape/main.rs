@@ -2,6 +2,7 @@
 
 #[path = "../common/mod.rs"]
 mod common;
+mod htb;
 #[path = "../common/live.rs"]
 mod live;
 mod router;

@@ -9,6 +9,9 @@ pub(super) const MTU_MIN: u32 = 1280;
 /// Bytes by which a header of IPv6 exceeds one of IPv4.
 const LONGER: u32 = 20;
 
+/// Length of a fragment header, in bytes.
+const FRAGMENT: u32 = 8;
+
 /// Longest error of IPv4 (RFC 1812 §4.3.2.3) and of IPv6 (RFC 4443 §2.4), in bytes.
 pub(super) const ERROR_V4_MAX: usize = 576;
 pub(super) const ERROR_V6_MAX: usize = 1280;
@@ -40,15 +43,16 @@ pub(super) fn is_error_v6(kind: u8) -> bool {
     kind < 128
 }
 
-/// An error of ICMPv6 in ICMP; `None` if it has no counterpart.
-pub(super) fn to_v4(error: Repr) -> Option<Repr> {
+/// An error of ICMPv6 in ICMP; `None` if it has no counterpart. `has_fragment` says that the packet
+/// that it quotes has a fragment header: IPv4 has none, so its packets must be shorter by that, too.
+pub(super) fn to_v4(error: Repr, has_fragment: bool) -> Option<Repr> {
     let Repr { kind, code, rest } = error;
     let (kind, code, rest) = match (kind, code) {
         // No route, beyond scope, address unreachable: host unreachable.
         (1, 0 | 2 | 3) => (3, 1, 0),
         (1, 1) => (3, 10, 0),
         (1, 4) => (3, 3, 0),
-        (2, _) => (3, 4, rest.saturating_sub(LONGER).clamp(68, 0xffff)),
+        (2, _) => (3, 4, mtu_to_v4(rest, has_fragment)),
         (3, 0 | 1) => (11, code, 0),
         (4, 0) => (12, 0, pointer(rest, 1)? << 24),
         // An unknown next header: protocol unreachable.
@@ -76,7 +80,14 @@ pub(super) fn to_v6(error: Repr, quoted_len: usize) -> Option<Repr> {
     Some(Repr { kind, code, rest })
 }
 
-/// The MTU for packets of IPv6. A router that does not know RFC 1191 states 0: the next usual MTU
+/// The MTU for packets of IPv4, which is at least 68 bytes (RFC 791 §3.2).
+fn mtu_to_v4(stated: u32, has_fragment: bool) -> u32 {
+    let headers = LONGER + if has_fragment { FRAGMENT } else { 0 };
+    stated.saturating_sub(headers).clamp(68, 0xffff)
+}
+
+/// The MTU for packets of IPv6. A fragment of IPv4 may be longer by a fragment header, but the sender's
+/// next packet may have none. A router that does not know RFC 1191 states 0: the next usual MTU
 /// below the packet's length is likely.
 fn mtu_to_v6(stated: u32, quoted_len: usize) -> u32 {
     let mtu = match stated {
@@ -188,7 +199,7 @@ mod tests {
     #[test]
     fn errors_of_ipv6_become_those_of_ipv4() {
         let to = |kind, code, rest| {
-            let made = to_v4(error(kind, code, rest))?;
+            let made = to_v4(error(kind, code, rest), false)?;
             Some((made.kind, made.code, made.rest))
         };
         let unreachable = [
@@ -230,10 +241,14 @@ mod tests {
         }
         // The length of extensions is beside it.
         assert_eq!(to6(0x0010_0000 | 1400, 1500), 1420);
-        let to4 = |stated| to_v4(error(2, 0, stated)).unwrap().rest;
-        assert_eq!(to4(1500), 1480);
-        assert_eq!(to4(0), 68);
-        assert_eq!(to4(u32::MAX), 0xffff);
+        let to4 = |stated, has| to_v4(error(2, 0, stated), has).unwrap().rest;
+        for (has, shorter) in [(false, 20), (true, 28)] {
+            assert_eq!(to4(1500, has), 1500 - shorter);
+            assert_eq!(to4(1280, has), 1280 - shorter);
+            assert_eq!(to4(68 + shorter, has), 68);
+            assert_eq!(to4(0, has), 68);
+            assert_eq!(to4(u32::MAX, has), 0xffff);
+        }
     }
 
     #[test]

@@ -11,7 +11,7 @@
 //! | BIB and sessions (RFC 6146 §3) | those of [`nat`](super): endpoint-independent mappings, port blocks, limits, log |
 //! | filtering (§3.5) | [`Filtering`](super::Filtering) |
 //! | hairpinning (§3.8) | a packet to the pool in the prefix comes back to the inside |
-//! | fragments (§3.4) | by the first one; also out of order |
+//! | fragments (§3.4) | by the first one; also out of order; whole if UDP has no checksum (`nat64/parts.rs`) |
 //! | headers (RFC 7915) | `nat64/header.rs`, `nat64/transport.rs`, `nat64/icmp.rs` |
 //! | addresses (RFC 6052) | [`TranslationPrefix`]; the well-known prefix carries only global addresses |
 //!
@@ -19,16 +19,17 @@
 //! packet to the outside has no station yet ([`UNROUTED`](crate::UNROUTED)): the base finds the way of
 //! the IPv4 packet.
 
+mod datagrams;
 mod errors;
 mod header;
 mod icmp;
+mod parts;
 mod prefix;
 mod transport;
 
 pub use prefix::{PrefixError, TranslationPrefix};
 
-use super::fragments::{FragmentKey, Fragments};
-use super::inside::Inside;
+use super::fragments::Fragments;
 use super::table::{NatCounts, Table, Tuple};
 use super::{NatConfig, NatError, Pool};
 use crate::batch::{Batch, Output};
@@ -36,8 +37,10 @@ use crate::flow::Direction;
 use crate::layers::{self, ETHERNET, Layers};
 use crate::packet::Packet;
 use crate::stage::{RestoreError, Restored, Stage};
+use datagrams::{Datagrams, First};
 use errors::{error_v4, error_v6, source_route_v4, source_route_v6};
 use header::{Fault, Header};
+use parts::key;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use transport::Change;
 use weir_wire::field::read_u16;
@@ -92,12 +95,14 @@ pub struct Nat64 {
     own: Pool,
     table: Table<Ipv6Addr>,
     fragments: Fragments,
+    datagrams: Datagrams,
     /// The identification of the next IPv4 packet that has none of its own.
     next_id: u16,
     /// The second in which errors were sent last, and their number.
     errors: (u64, u32),
     hairpinned: u64,
     fragmented: u64,
+    reassembled: u64,
     answered: u64,
 }
 
@@ -144,10 +149,12 @@ impl Nat64 {
             own: Pool::new(&[&config.nat.pool[..], &config.own].concat()),
             table: Table::new(&config.nat, seed),
             fragments: Fragments::new(seed),
+            datagrams: Datagrams::new(seed),
             next_id: seed as u16,
             errors: (0, 0),
             hairpinned: 0,
             fragmented: 0,
+            reassembled: 0,
             answered: 0,
             config,
         })
@@ -258,46 +265,6 @@ impl Nat64 {
         Ok(packets)
     }
 
-    /// A later fragment of the inside.
-    fn later_out(
-        &mut self,
-        now: u64,
-        packet: &[u8],
-        header: &Header<Ipv6Addr>,
-    ) -> Result<Packets, Refused> {
-        let key = key(Direction::Outward, header).ok_or("malformed")?;
-        match self.fragments.find(now, &key) {
-            Some(IpAddr::V4(to)) => {
-                let made = self.readdressed_out(packet, to).ok_or("too-long")?;
-                Ok(vec![made])
-            }
-            _ => self.wait(now, key, packet),
-        }
-    }
-
-    fn wait(&mut self, now: u64, key: FragmentKey, packet: &[u8]) -> Result<Packets, Refused> {
-        let owner = |source| match source {
-            IpAddr::V6(source) => source.masked(self.config.nat.subscriber_len).into(),
-            of_outside => of_outside,
-        };
-        if !self.fragments.has_room(&key, owner) {
-            return Err("fragments-full".into());
-        }
-        self.fragments.wait(now, key, packet.to_vec());
-        Err(Refused::Waits)
-    }
-
-    /// A later fragment with this source; `None` if it fits no IPv4 packet.
-    fn readdressed_out(&self, packet: &[u8], to: Ipv4Addr) -> Option<Vec<u8>> {
-        let header = header::v6(packet).ok()?;
-        let remote = self.config.prefix.extract(header.dst)?;
-        let header4 = header.to_v4((to, remote), 0);
-        if header4.is_beyond() {
-            return None;
-        }
-        header4.emit(header.payload(packet)?)
-    }
-
     /// An error about a packet that came in: it quotes the packet as translated.
     fn error_out(
         &mut self,
@@ -309,12 +276,14 @@ impl Nat64 {
         if !view.checksum_is_right(AddrPair::V6(header.src, header.dst)) {
             return Err("icmp-malformed".into());
         }
-        let error = icmp::to_v4(wire_icmp::Repr::parse(&view)).ok_or("icmp-type")?;
         let quoted = icmp::quoted_v6(message);
         let inner = header::v6(quoted).map_err(|_| "icmp-malformed")?;
+        let error = icmp::to_v4(wire_icmp::Repr::parse(&view), inner.fragment.is_some());
+        let error = error.ok_or("icmp-type")?;
         let mut payload = inner.quoted_payload(quoted).to_vec();
         if inner.part().is_some_and(|part| part.offset > 0) {
-            return Err("icmp-malformed".into());
+            // IPv4 has no errors about later fragments (RFC 1812 §4.3.2.7).
+            return Err("icmp-fragment".into());
         }
         let ends = transport::ends(inner.protocol, &payload).ok_or("icmp-malformed")?;
         let sender = self.config.prefix.extract(inner.src);
@@ -386,6 +355,31 @@ impl Nat64 {
             return Ok(None);
         };
         let to = found.to;
+        let key = key(Direction::Inward, &header);
+        if let Some(key) = key
+            && transport::lacks_checksum(header.protocol, payload)
+        {
+            return self
+                .gather(now, key, First { header, to }, payload)
+                .map(Some);
+        }
+        let mut packets = self.readdressed(&header, to, payload)?;
+        if let Some(key) = key {
+            self.datagrams.replace(&key);
+            for waited in self.fragments.first(now, key, to.0.into()) {
+                packets.extend(self.readdressed_in(&waited, to.0).unwrap_or_default());
+            }
+        }
+        Ok(Some(packets))
+    }
+
+    /// A packet of the outside, whole or its first fragment, to this host and port.
+    fn readdressed(
+        &mut self,
+        header: &Header<Ipv4Addr>,
+        to: (Ipv6Addr, u16),
+        payload: &[u8],
+    ) -> Result<Packets, Refused> {
         let addresses = (self.config.prefix.embed(header.src), to.0);
         let mut payload = payload.to_vec();
         let change = Change {
@@ -396,16 +390,10 @@ impl Nat64 {
         };
         transport::translate(&mut payload, header.protocol, header.len, &change);
         if transport::lacks_checksum(header.protocol, &payload) {
-            let dst_port = to.1;
+            let (src_port, dst_port) = (read_u16(&payload, 0), to.1);
             udp::Repr { src_port, dst_port }.emit(&mut payload, change.to);
         }
-        let mut packets = self.fitting(&header.to_v6(addresses), &payload)?;
-        if let Some(key) = key(Direction::Inward, &header) {
-            for waited in self.fragments.first(now, key, to.0.into()) {
-                packets.extend(self.readdressed_in(&waited, to.0).unwrap_or_default());
-            }
-        }
-        Ok(Some(packets))
+        self.fitting(&header.to_v6(addresses), &payload)
     }
 
     /// Whether a packet of the outside may be translated, if there is a mapping for it.
@@ -415,14 +403,11 @@ impl Nat64 {
         packet: &[u8],
         payload: &[u8],
     ) -> Result<(), Refused> {
-        if transport::lacks_checksum(header.protocol, payload) {
-            if header.part().is_some() {
-                // The sum needs the whole datagram (RFC 7915 §4.5).
-                return Err("udp-no-checksum".into());
-            }
-            if usize::from(read_u16(payload, 4)) != payload.len() {
-                return Err("malformed".into());
-            }
+        if header.part().is_none()
+            && transport::lacks_checksum(header.protocol, payload)
+            && usize::from(read_u16(payload, 4)) != payload.len()
+        {
+            return Err("malformed".into());
         }
         if !self.may_embed(header.src) || !prefix::is_host(header.src) {
             return Err("non-global".into());
@@ -446,28 +431,6 @@ impl Nat64 {
         Ok(pieces.ok_or("too-long")?)
     }
 
-    /// A later fragment of the outside.
-    fn later_in(
-        &mut self,
-        now: u64,
-        packet: &[u8],
-        header: &Header<Ipv4Addr>,
-    ) -> Result<Packets, Refused> {
-        let key = key(Direction::Inward, header).ok_or("malformed")?;
-        match self.fragments.find(now, &key) {
-            Some(IpAddr::V6(to)) => self.readdressed_in(packet, to),
-            _ => self.wait(now, key, packet),
-        }
-    }
-
-    /// A later fragment with this destination.
-    fn readdressed_in(&mut self, packet: &[u8], to: Ipv6Addr) -> Result<Packets, Refused> {
-        let header = header::v4(packet).map_err(|_| "malformed")?;
-        let payload = header.payload(packet).ok_or("malformed")?;
-        let src = self.config.prefix.embed(header.src);
-        self.fitting(&header.to_v6((src, to)), payload)
-    }
-
     /// An error about a packet that went out; `None` if it is about none that was translated.
     fn error_in(
         &mut self,
@@ -482,7 +445,7 @@ impl Nat64 {
         let inner = header::v4(quoted).map_err(|_| "icmp-malformed")?;
         let mut payload = inner.quoted_payload(quoted).to_vec();
         if inner.part().is_some_and(|part| part.offset > 0) {
-            return Err("icmp-malformed".into());
+            return Err("icmp-fragment".into());
         }
         let Some(ends) = transport::ends(inner.protocol, &payload) else {
             return Ok(None);
@@ -571,17 +534,6 @@ fn control(protocol: Protocol, payload: &[u8]) -> Result<u8, Refused> {
         Protocol::TCP => Ok(payload[13] & crate::packet::TCP_CONTROL),
         _ => Ok(0),
     }
-}
-
-/// The key of a fragment; `None` of a whole packet.
-fn key<A: Inside>(direction: Direction, header: &Header<A>) -> Option<FragmentKey> {
-    Some(FragmentKey {
-        direction,
-        src: header.src.into(),
-        dst: header.dst.into(),
-        protocol: header.protocol.0,
-        id: header.part()?.id,
-    })
 }
 
 /// The headers of a packet without VLAN tag: a translated one has none, and would be of another network
@@ -700,10 +652,15 @@ impl Stage for Nat64 {
     fn poll(&mut self, now: u64, _output: &mut Output) {
         self.table.expire(now);
         self.fragments.poll(now);
+        self.datagrams.poll(now);
     }
 
     fn next_deadline(&self) -> Option<u64> {
-        let due = [self.table.next_due(), self.fragments.next_due()];
+        let due = [
+            self.table.next_due(),
+            self.fragments.next_due(),
+            self.datagrams.next_due(),
+        ];
         due.into_iter().flatten().min()
     }
 
@@ -728,7 +685,11 @@ impl Stage for Nat64 {
         self.counts().each(each);
         each("hairpinned", self.hairpinned);
         each("fragmented", self.fragmented);
-        each("fragments_expired", self.fragments.expired);
+        each("reassembled", self.reassembled);
+        each(
+            "fragments_expired",
+            self.fragments.expired + self.datagrams.expired,
+        );
         each("errors_sent", self.answered);
     }
 

@@ -67,7 +67,8 @@ pub(super) fn explain(
     own: &[String],
     (path, directory): (&Path, &Path),
 ) -> Result<(), CliError> {
-    let sas = Sas::of(config, own, directory);
+    // The box may be another machine.
+    let sas = Sas::of(config, own, directory).map(Sas::of_any_address);
     let chain = chain(source, config, own, sas.as_ref(), Instant::now())?;
     let kinds = chain.stages().map(|(stage, _)| stage.kind()).collect();
     let mut explained = Explained {

@@ -508,13 +508,15 @@ fn bypass(asked: Option<Bypass>, chain: &Chain) -> Result<Bypass, CliError> {
     let strict = chain.stages().find(|(stage, _)| !stage.may_bypass());
     let strict = strict.map(|(stage, _)| stage.kind());
     match (asked, strict) {
-        (Some(Bypass::Wire), _) => Err(CliError::refused(
+        (Some(Bypass::Wire), None) => Err(CliError::refused(
             "--bypass wire: a router's links cannot be joined: use kernel or drop",
         )),
-        (Some(Bypass::Kernel), Some(kind)) => Err(CliError::refused(format!(
-            "--bypass kernel: frames would pass without the stage `{kind}`, untranslated, \
-             unfiltered or unprotected: use drop"
-        ))),
+        (Some(bypass @ (Bypass::Wire | Bypass::Kernel)), Some(kind)) => {
+            Err(CliError::refused(format!(
+                "--bypass {bypass}: frames would pass without the stage `{kind}`, untranslated, \
+                 unfiltered or unprotected: use drop"
+            )))
+        }
         (Some(bypass), _) => Ok(bypass),
         (None, Some(_)) => Ok(Bypass::Drop),
         (None, None) => Ok(Bypass::Kernel),
