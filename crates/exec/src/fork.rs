@@ -442,7 +442,7 @@ pub unsafe extern "C" fn posix_spawnp(
 /// # Safety
 /// As `system(3)`.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn system(line: *const c_char) -> c_int {
+pub unsafe extern "C-unwind" fn system(line: *const c_char) -> c_int {
     before_spawn();
     // SAFETY: the caller's promises.
     unsafe { real::system(line) }
@@ -453,7 +453,7 @@ pub unsafe extern "C" fn system(line: *const c_char) -> c_int {
 /// # Safety
 /// As `popen(3)`.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn popen(line: *const c_char, mode: *const c_char) -> *mut libc::FILE {
+pub unsafe extern "C-unwind" fn popen(line: *const c_char, mode: *const c_char) -> *mut libc::FILE {
     before_spawn();
     // SAFETY: the caller's promises.
     unsafe { real::popen(line, mode) }

@@ -16,7 +16,7 @@ use crate::sock::Sock;
 use crate::{host, real, signals, table};
 use libc::{c_int, epoll_event};
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicU16, Ordering::SeqCst};
+use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use weir_socket::ReadyList;
 
@@ -48,15 +48,17 @@ type Sets = HashMap<c_int, Arc<ReadySet>>;
 
 static SETS: Mutex<Option<Sets>> = Mutex::new(None);
 
-/// Threads that wait for a set and do not ask for a list.
-static WAITING: [AtomicU16; table::FDS_MAX] = [const { AtomicU16::new(0) }; table::FDS_MAX];
+/// Threads that wait for a set and do not ask for a list, and those that were cancelled meanwhile.
+static WAITING: [AtomicU32; table::FDS_MAX] = [const { AtomicU32::new(0) }; table::FDS_MAX];
 
 fn sets() -> MutexGuard<'static, Option<Sets>> {
     SETS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A thread's wait for a set, for which the kernel must report everything.
-pub(crate) struct Waiting(Option<&'static AtomicU16>);
+/// A thread's wait for a set, for which the kernel must report everything. A thread that is cancelled in the
+/// kernel's own call never ends it.
+#[derive(Clone, Copy)]
+pub(crate) struct Waiting(Option<&'static AtomicU32>);
 
 impl Waiting {
     /// To be called before the thread looks for a list.
@@ -68,13 +70,25 @@ impl Waiting {
         }
         Waiting(count)
     }
-}
 
-impl Drop for Waiting {
-    fn drop(&mut self) {
+    #[inline]
+    pub(crate) fn end(self) {
         if let Some(count) = self.0 {
             count.fetch_sub(1, SeqCst);
         }
+    }
+
+    /// The wait ends with the value.
+    pub(crate) fn kept(self) -> Kept {
+        Kept(self)
+    }
+}
+
+pub(crate) struct Kept(Waiting);
+
+impl Drop for Kept {
+    fn drop(&mut self) {
+        self.0.end();
     }
 }
 

@@ -1,5 +1,6 @@
 //! Waits of calls that block.
 
+use crate::cancel::{self, State};
 use crate::sock::{MOVED, Sock, errno};
 use crate::{real, signals};
 use libc::c_int;
@@ -148,7 +149,7 @@ impl<'a> Wait<'a> {
                 // The attempt finds out whether it is ready.
                 Ok(is_erroneous) => {
                     if is_erroneous && self.is_erroneous {
-                        signals::outside(|| std::thread::sleep(ERRONEOUS_PAUSE));
+                        signals::outside(|_| std::thread::sleep(ERRONEOUS_PAUSE));
                     }
                     self.is_erroneous = is_erroneous;
                     return Ok(());
@@ -187,23 +188,25 @@ fn result(polled: io::Result<()>) -> Result<(), Errno> {
     polled.map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))
 }
 
-/// `ppoll(2)`, outside the library; `EINTR` also after an interruption since the call began.
+/// `ppoll(2)`, outside the library; `EINTR` also after an interruption since the call began, and
+/// [`CANCELLED`](cancel::CANCELLED) in a cancelled thread.
 fn interruptible(
     interrupts: u64,
     mask: Option<&libc::sigset_t>,
 ) -> impl FnMut(&mut [PollFd<'_>], Option<&Timespec>) -> Result<usize, Errno> {
     move |fds, time| {
-        signals::outside(|| {
+        signals::outside(|state| {
             if signals::interrupts() != interrupts {
                 return Err(Errno::INTR);
             }
-            kernel_poll(fds, time, mask)
+            kernel_poll(state, fds, time, mask)
         })
     }
 }
 
-/// `ppoll(2)`.
+/// `ppoll(2)`, in which the thread may be cancelled.
 fn kernel_poll(
+    state: State,
     fds: &mut [PollFd<'_>],
     time: Option<&Timespec>,
     mask: Option<&libc::sigset_t>,
@@ -215,7 +218,14 @@ fn kernel_poll(
     let time = time.as_ref().map_or(null(), std::ptr::from_ref);
     let mask = mask.map_or(null(), std::ptr::from_ref);
     let count = fds.len() as libc::nfds_t;
-    // SAFETY: rustix' type is the kernel's structure; the pointers are null or valid.
-    let ready = unsafe { real::ppoll(fds.as_mut_ptr().cast(), count, time, mask) };
+    let fds = fds.as_mut_ptr().cast();
+    let ready = cancel::point(
+        state,
+        (fds, count, time, mask),
+        |(fds, count, time, mask)| {
+            // SAFETY: rustix' type is the kernel's structure; the pointers are null or valid.
+            unsafe { real::ppoll(fds, count, time, mask) as isize }
+        },
+    );
     usize::try_from(ready).map_err(|_| Errno::from_raw_os_error(crate::sock::last_errno()))
 }

@@ -7,7 +7,7 @@ use crate::signals;
 use crate::sock::{Endpoint, MOVED, Opening, Sock, errno, is_over};
 use crate::stats::{self, Call};
 use crate::wait::{Side, Wait};
-use crate::{address, real, table};
+use crate::{address, cancel, real, table};
 use libc::{c_int, sockaddr, socklen_t};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
@@ -19,8 +19,7 @@ use weir_socket::{Net, TcpSocket, TcpStream};
 ///
 /// # Safety
 /// As `connect(2)`.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn connect(fd: c_int, to: *const sockaddr, len: socklen_t) -> c_int {
+pub(super) unsafe fn connect(fd: c_int, to: *const sockaddr, len: socklen_t) -> c_int {
     let Some(sock) = table::any(fd) else {
         stats::kernels(Call::Connect);
         if table::is_relay(fd) {
@@ -55,8 +54,10 @@ pub unsafe extern "C" fn connect(fd: c_int, to: *const sockaddr, len: socklen_t)
         }
         Ok(false) => {
             stats::kernels(Call::Connect);
-            // SAFETY: the caller's promises.
-            let connected = unsafe { real::connect(fd, to, len) };
+            let connected = cancel::wait((fd, to, len), |(fd, to, len)| {
+                // SAFETY: the caller's promises.
+                unsafe { real::connect(fd, to, len) as isize }
+            }) as c_int;
             let is_begun = connected == 0 || is_in_progress();
             if is_begun && matches!(sock.endpoint(), Endpoint::Open) {
                 sock.count(false);

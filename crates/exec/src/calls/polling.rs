@@ -4,6 +4,7 @@
 //! A call that none of weir's sockets takes part in goes straight to the kernel.
 
 use super::answer;
+use crate::cancel;
 use crate::host::{self, running};
 use crate::ready_sets::{self, ReadySet, Waiting};
 use crate::signals;
@@ -97,11 +98,9 @@ fn until_listed(
 ///
 /// # Safety
 /// As `poll(2)`.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn poll(fds: *mut pollfd, count: nfds_t, time_ms: c_int) -> c_int {
+pub(super) unsafe fn poll(fds: *mut pollfd, count: nfds_t, time_ms: c_int) -> c_int {
     // SAFETY: the caller's promises.
-    let polled = unsafe { polled(fds, count) }.filter(|_| time_ms != 0);
-    let Some((net, all)) = polled else {
+    let Some((net, all)) = unsafe { polled(fds, count) }.filter(|_| time_ms != 0) else {
         // SAFETY: the caller's promises.
         return unsafe { real::poll(fds, count, time_ms) };
     };
@@ -115,8 +114,7 @@ pub unsafe extern "C" fn poll(fds: *mut pollfd, count: nfds_t, time_ms: c_int) -
 ///
 /// # Safety
 /// As `poll(2)`.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn __poll_chk(
+pub(super) unsafe fn __poll_chk(
     fds: *mut pollfd,
     count: nfds_t,
     time_ms: c_int,
@@ -131,8 +129,7 @@ pub unsafe extern "C" fn __poll_chk(
 ///
 /// # Safety
 /// As `ppoll(2)`.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn ppoll(
+pub(super) unsafe fn ppoll(
     fds: *mut pollfd,
     count: nfds_t,
     time: *const timespec,
@@ -141,8 +138,7 @@ pub unsafe extern "C" fn ppoll(
     // SAFETY: the caller's promises.
     let (wait, mask_ref) = unsafe { (wait_of(time), mask.as_ref()) };
     // SAFETY: the caller's promises.
-    let polled = unsafe { polled(fds, count) };
-    let (Some((net, all)), Some(wait)) = (polled, wait) else {
+    let (Some((net, all)), Some(wait)) = (unsafe { polled(fds, count) }, wait) else {
         // SAFETY: the caller's promises.
         return unsafe { real::ppoll(fds, count, time, mask) };
     };
@@ -157,8 +153,7 @@ pub unsafe extern "C" fn ppoll(
 ///
 /// # Safety
 /// As `ppoll(2)`.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn __ppoll_chk(
+pub(super) unsafe fn __ppoll_chk(
     fds: *mut pollfd,
     count: nfds_t,
     time: *const timespec,
@@ -201,6 +196,7 @@ unsafe fn polled(fds: *const pollfd, count: nfds_t) -> Option<(Net, Vec<pollfd>)
     if all.iter().filter(|fd| is_ours(fd)).count() == 0 {
         return None;
     }
+    cancel::test();
     let _inside = signals::enter();
     Some((running()?, all.to_vec()))
 }
@@ -236,8 +232,7 @@ pub unsafe extern "C" fn epoll_create1(flags: c_int) -> c_int {
 ///
 /// # Safety
 /// As `epoll_wait(2)`.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn epoll_wait(
+pub(super) unsafe fn epoll_wait(
     set: c_int,
     events: *mut epoll_event,
     most: c_int,
@@ -246,7 +241,9 @@ pub unsafe extern "C" fn epoll_wait(
     let waits = Waiting::begin(set);
     if !table::is_set(set) {
         // SAFETY: the caller's promises.
-        return unsafe { real::epoll_wait(set, events, most, time_ms) };
+        let ready = unsafe { real::epoll_wait(set, events, most, time_ms) };
+        waits.end();
+        return ready;
     }
     let wait = u64::try_from(time_ms).ok().map(Duration::from_millis);
     // SAFETY: the caller's promises.
@@ -257,8 +254,7 @@ pub unsafe extern "C" fn epoll_wait(
 ///
 /// # Safety
 /// As `epoll_pwait(2)`.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn epoll_pwait(
+pub(super) unsafe fn epoll_pwait(
     set: c_int,
     events: *mut epoll_event,
     most: c_int,
@@ -268,7 +264,9 @@ pub unsafe extern "C" fn epoll_pwait(
     let waits = Waiting::begin(set);
     if !table::is_set(set) {
         // SAFETY: the caller's promises.
-        return unsafe { real::epoll_pwait(set, events, most, time_ms, mask) };
+        let ready = unsafe { real::epoll_pwait(set, events, most, time_ms, mask) };
+        waits.end();
+        return ready;
     }
     let wait = u64::try_from(time_ms).ok().map(Duration::from_millis);
     // SAFETY: the caller's promises.
@@ -279,15 +277,13 @@ pub unsafe extern "C" fn epoll_pwait(
 ///
 /// # Safety
 /// As `epoll_pwait2(2)`.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn epoll_pwait2(
+pub(super) unsafe fn epoll_pwait2(
     set: c_int,
     events: *mut epoll_event,
     most: c_int,
     time: *const timespec,
     mask: *const sigset_t,
 ) -> c_int {
-    let waits = Waiting::begin(set);
     // SAFETY: the caller's promises.
     let time_ref = unsafe { time.as_ref() };
     let wait = match time_ref {
@@ -297,17 +293,22 @@ pub unsafe extern "C" fn epoll_pwait2(
     let Some(wait) = wait else {
         return answer(Err(libc::EINVAL));
     };
+    let waits = Waiting::begin(set);
+    if table::is_set(set) {
+        // SAFETY: the caller's promises.
+        return unsafe { wait_for(waits, set, (events, most), wait, mask) };
+    }
     // SAFETY: the caller's promises.
-    unsafe {
-        if table::is_set(set) {
-            wait_for(waits, set, (events, most), wait, mask)
-        } else if real::has(c"epoll_pwait2") {
+    let ready = unsafe {
+        if real::has(c"epoll_pwait2") {
             real::epoll_pwait2(set, events, most, time, mask)
         } else {
             // By its number, with a C library that does not know it.
             real::epoll_pwait(set, events, most, milliseconds(wait), mask)
         }
-    }
+    };
+    waits.end();
+    ready
 }
 
 /// The argument of `epoll_wait(2)` for a wait, rounded up.
@@ -329,12 +330,16 @@ unsafe fn wait_for(
     wait: Option<Duration>,
     mask: *const sigset_t,
 ) -> c_int {
+    cancel::test();
     let is_short = wait == Some(Duration::ZERO);
     let Some(net) = (most > 0).then(running).flatten() else {
         let ms = milliseconds(wait);
         // SAFETY: the caller's promises.
-        return unsafe { real::epoll_pwait(set, events, most, ms, mask) };
+        let ready = unsafe { real::epoll_pwait(set, events, most, ms, mask) };
+        waits.end();
+        return ready;
     };
+    let waits = waits.kept();
     let _inside = signals::enter();
     if most == 1 && table::is_plain_set(set) {
         // There is no room for the kernel's descriptors beside a connection.
@@ -376,8 +381,7 @@ unsafe fn wait_for(
 ///
 /// # Safety
 /// As `select(2)`.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn select(
+pub(super) unsafe fn select(
     count: c_int,
     read: *mut fd_set,
     write: *mut fd_set,
@@ -415,8 +419,7 @@ pub unsafe extern "C" fn select(
 ///
 /// # Safety
 /// As `pselect(2)`.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn pselect(
+pub(super) unsafe fn pselect(
     count: c_int,
     read: *mut fd_set,
     write: *mut fd_set,
@@ -471,6 +474,7 @@ unsafe fn selected(count: c_int, sets: [*mut fd_set; 3]) -> Option<(Net, Vec<pol
     if chosen.filter(|fd| is_ours(*fd)).count() == 0 {
         return None;
     }
+    cancel::test();
     let all = (0..count).map(|fd| pollfd {
         fd,
         events: events(fd),
