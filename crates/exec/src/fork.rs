@@ -68,7 +68,9 @@ extern "C" fn before() {
         take_all(|_| true);
     }
     let gate = relay::hold();
-    ready_sets::end_all();
+    let net = host::running();
+    let sets = ready_sets::hold();
+    sets.end_all(net.as_ref());
     let mut sockets = table::range(0, usize::MAX);
     sockets.retain(|(_, sock)| sock.is_live());
     let is_owner = sockets.iter().any(|(_, sock)| !sock.is_foreign());
@@ -79,7 +81,7 @@ extern "C" fn before() {
         sockets,
         control,
         _gate: gate,
-        sets: ready_sets::hold(),
+        sets,
         _inside: inside,
     }));
 }

@@ -18,7 +18,7 @@ use libc::{c_int, epoll_event};
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use weir_socket::ReadyList;
+use weir_socket::{Net, ReadyList};
 
 /// The events that say that a connection is readable, and writable.
 const READABLE: u32 = (libc::EPOLLIN | libc::EPOLLRDNORM) as u32;
@@ -105,6 +105,10 @@ fn list_of(set: c_int) -> Option<Arc<ReadySet>> {
     }
     let ready = {
         let mut sets = sets();
+        // A fork may have ended it meanwhile.
+        if !table::is_plain_set(set) {
+            return None;
+        }
         Arc::clone(sets.get_or_insert_default().entry(set).or_default())
     };
     // A thread that comes now finds the list.
@@ -138,12 +142,7 @@ pub(crate) fn close(set: c_int) {
     }
 }
 
-/// Ends the lists of all sets, before a fork: both processes have them.
-pub(crate) fn end_all() {
-    table::plain_sets().into_iter().for_each(end);
-}
-
-/// The sets as they are, held over a fork.
+/// The sets: no other thread makes one, nor a list, while the value lives. It is held over a fork.
 pub(crate) struct Held(MutexGuard<'static, Option<Sets>>);
 
 pub(crate) fn hold() -> Held {
@@ -151,6 +150,17 @@ pub(crate) fn hold() -> Held {
 }
 
 impl Held {
+    /// Ends the lists of all sets, before a fork: both processes have them.
+    pub(crate) fn end_all(&self, net: Option<&Net>) {
+        for set in table::plain_sets() {
+            table::mark_plain_set(set, false);
+            let ready = self.0.as_ref().and_then(|all| all.get(&set));
+            if let (Some(ready), Some(net)) = (ready, net) {
+                net.end_ready_list(&ready.list);
+            }
+        }
+    }
+
     /// Forgets the sets, in the child.
     pub(crate) fn forget(mut self) {
         // Its parent's threads may have had locks that dropping would wait for.

@@ -138,10 +138,10 @@ impl<'a> Wait<'a> {
                 let mut fds = vec![PollFd::from_borrowed_fd(fd, flags)];
                 let driven = match &read {
                     Some(stream) => {
-                        let mut wait = interruptible(self.interrupts, None);
+                        let mut wait = interruptible(self.interrupts, null());
                         result(stream.poll_to_read(&mut fds, deadline, &mut wait))
                     }
-                    None => drive(&net, None, &mut fds, deadline, self.interrupts, None),
+                    None => drive(&net, None, &mut fds, deadline, self.interrupts, null()),
                 };
                 driven.map(|()| fds[0].revents().contains(PollFlags::ERR))
             })?;
@@ -164,7 +164,8 @@ impl<'a> Wait<'a> {
 }
 
 /// Waits for descriptors, or until a connection is in `list`, and drives the host meanwhile
-/// ([`Net::poll`]), with the signal mask `mask` if it is given. `interrupts` is the number of the thread's
+/// ([`Net::poll`]), with the signal mask `mask` unless it is null: a call by number gives the kernel's, which is
+/// shorter than the C library's type. `interrupts` is the number of the thread's
 /// interruptions when its call began.
 ///
 /// # Errors
@@ -175,7 +176,7 @@ pub(crate) fn drive<'a>(
     fds: &mut Vec<PollFd<'a>>,
     deadline: Option<Instant>,
     interrupts: u64,
-    mask: Option<&libc::sigset_t>,
+    mask: *const libc::sigset_t,
 ) -> Result<(), Errno> {
     let mut wait = interruptible(interrupts, mask);
     result(match list {
@@ -192,7 +193,7 @@ fn result(polled: io::Result<()>) -> Result<(), Errno> {
 /// [`CANCELLED`](cancel::CANCELLED) in a cancelled thread.
 fn interruptible(
     interrupts: u64,
-    mask: Option<&libc::sigset_t>,
+    mask: *const libc::sigset_t,
 ) -> impl FnMut(&mut [PollFd<'_>], Option<&Timespec>) -> Result<usize, Errno> {
     move |fds, time| {
         signals::outside(|state| {
@@ -209,14 +210,13 @@ fn kernel_poll(
     state: State,
     fds: &mut [PollFd<'_>],
     time: Option<&Timespec>,
-    mask: Option<&libc::sigset_t>,
+    mask: *const libc::sigset_t,
 ) -> Result<usize, Errno> {
     let time = time.map(|time| libc::timespec {
         tv_sec: time.tv_sec,
         tv_nsec: time.tv_nsec,
     });
     let time = time.as_ref().map_or(null(), std::ptr::from_ref);
-    let mask = mask.map_or(null(), std::ptr::from_ref);
     let count = fds.len() as libc::nfds_t;
     let fds = fds.as_mut_ptr().cast();
     let ready = cancel::point(

@@ -15,7 +15,7 @@ use rustix::event::{PollFd, PollFlags};
 use std::os::fd::BorrowedFd;
 use std::ptr::null;
 use std::slice::from_raw_parts;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 use weir_socket::Net;
 
@@ -56,7 +56,7 @@ fn until(
     net: &Net,
     fds: &[pollfd],
     deadline: Option<Instant>,
-    mask: Option<&sigset_t>,
+    mask: *const sigset_t,
     mut ask: impl FnMut() -> c_int,
 ) -> c_int {
     until_listed(net, fds, deadline, mask, &|| None, &mut ask)
@@ -67,7 +67,7 @@ fn until_listed(
     net: &Net,
     fds: &[pollfd],
     deadline: Option<Instant>,
-    mask: Option<&sigset_t>,
+    mask: *const sigset_t,
     ready: &dyn Fn() -> Option<Arc<ReadySet>>,
     ask: &mut dyn FnMut() -> c_int,
 ) -> c_int {
@@ -107,7 +107,7 @@ pub(super) unsafe fn poll(fds: *mut pollfd, count: nfds_t, time_ms: c_int) -> c_
     let _inside = signals::enter();
     // SAFETY: the caller's promises.
     let ask = || unsafe { real::poll(fds, count, 0) };
-    until(&net, &all, deadline_ms(time_ms), None, ask)
+    until(&net, &all, deadline_ms(time_ms), null(), ask)
 }
 
 /// `poll(2)`, as programs call it that are built with `_FORTIFY_SOURCE`.
@@ -136,7 +136,7 @@ pub(super) unsafe fn ppoll(
     mask: *const sigset_t,
 ) -> c_int {
     // SAFETY: the caller's promises.
-    let (wait, mask_ref) = unsafe { (wait_of(time), mask.as_ref()) };
+    let wait = unsafe { wait_of(time) };
     // SAFETY: the caller's promises.
     let (Some((net, all)), Some(wait)) = (unsafe { polled(fds, count) }, wait) else {
         // SAFETY: the caller's promises.
@@ -146,7 +146,7 @@ pub(super) unsafe fn ppoll(
     // SAFETY: the caller's promises.
     let ask = || unsafe { real::poll(fds, count, 0) };
     let deadline = wait.and_then(|wait| Instant::now().checked_add(wait));
-    until(&net, &all, deadline, mask_ref, ask)
+    until(&net, &all, deadline, mask, ask)
 }
 
 /// `ppoll(2)`, as programs call it that are built with `_FORTIFY_SOURCE`.
@@ -220,9 +220,16 @@ pub unsafe extern "C" fn epoll_create(size: c_int) -> c_int {
 /// As `epoll_create1(2)`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn epoll_create1(flags: c_int) -> c_int {
+    if !host::is_configured() {
+        // SAFETY: the call takes a number.
+        return unsafe { real::epoll_create1(flags) };
+    }
+    let _inside = signals::enter();
+    // A fork of another thread comes before the set, or finds it.
+    let _sets = ready_sets::hold();
     // SAFETY: the call takes a number.
     let set = unsafe { real::epoll_create1(flags) };
-    if set >= 0 && host::is_configured() {
+    if set >= 0 {
         table::mark_plain_set(set, true);
     }
     set
@@ -300,7 +307,7 @@ pub(super) unsafe fn epoll_pwait2(
     }
     // SAFETY: the caller's promises.
     let ready = unsafe {
-        if real::has(c"epoll_pwait2") {
+        if has_epoll_pwait2() {
             real::epoll_pwait2(set, events, most, time, mask)
         } else {
             // By its number, with a C library that does not know it.
@@ -309,6 +316,12 @@ pub(super) unsafe fn epoll_pwait2(
     };
     waits.end();
     ready
+}
+
+/// Whether the C library has the function (since glibc 2.35), looked up once.
+fn has_epoll_pwait2() -> bool {
+    static HAS: OnceLock<bool> = OnceLock::new();
+    *HAS.get_or_init(|| real::has(c"epoll_pwait2"))
 }
 
 /// The argument of `epoll_wait(2)` for a wait, rounded up.
@@ -371,8 +384,6 @@ unsafe fn wait_for(
         events: libc::POLLIN,
         revents: 0,
     };
-    // SAFETY: the caller's promises.
-    let mask = unsafe { mask.as_ref() };
     let deadline = wait.and_then(|wait| Instant::now().checked_add(wait));
     until_listed(&net, &[one], deadline, mask, &ready, &mut ask)
 }
@@ -402,7 +413,7 @@ pub(super) unsafe fn select(
     let _inside = signals::enter();
     let deadline = wait.and_then(|wait| Instant::now().checked_add(wait));
     // SAFETY: the caller's promises.
-    let ready = unsafe { select_until(&net, &fds, count, [read, write, except], deadline, None) };
+    let ready = unsafe { select_until(&net, &fds, count, [read, write, except], deadline, null()) };
     if let (Some(deadline), false) = (deadline, time.is_null()) {
         // As Linux, which returns the remaining time.
         let left = deadline.saturating_duration_since(Instant::now());
@@ -428,7 +439,7 @@ pub(super) unsafe fn pselect(
     mask: *const sigset_t,
 ) -> c_int {
     // SAFETY: the caller's promises.
-    let (wait, mask_ref) = unsafe { (wait_of(time), mask.as_ref()) };
+    let wait = unsafe { wait_of(time) };
     // SAFETY: the caller's promises.
     let chosen = unsafe { selected(count, [read, write, except]) };
     let (Some((net, fds)), Some(wait)) = (chosen, wait) else {
@@ -438,7 +449,7 @@ pub(super) unsafe fn pselect(
     let _inside = signals::enter();
     let deadline = wait.and_then(|wait| Instant::now().checked_add(wait));
     // SAFETY: the caller's promises.
-    unsafe { select_until(&net, &fds, count, [read, write, except], deadline, mask_ref) }
+    unsafe { select_until(&net, &fds, count, [read, write, except], deadline, mask) }
 }
 
 /// Whether a set has a descriptor.
@@ -492,7 +503,7 @@ unsafe fn select_until(
     count: c_int,
     sets: [*mut fd_set; 3],
     deadline: Option<Instant>,
-    mask: Option<&sigset_t>,
+    mask: *const sigset_t,
 ) -> c_int {
     // The sets may be longer than the C library's type.
     let len = (count.max(0) as usize).div_ceil(64);
