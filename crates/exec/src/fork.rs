@@ -266,6 +266,7 @@ pub(crate) fn before_exec() {
         let _inside = signals::enter();
         take_all(is_inherited);
     }
+    stats::before_exec();
     if host::running().is_none() {
         return;
     }
