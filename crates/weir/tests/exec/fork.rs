@@ -275,7 +275,17 @@ os.wait()
 
 #[test]
 fn nginx_serves_from_workers_and_reloads() {
-    let Some(kernel) = bench("exec-nginx-workers", &["nginx", "curl"]) else {
+    nginx_reloads("exec-nginx-workers", "");
+}
+
+/// Each worker has a listener of its own.
+#[test]
+fn nginx_shares_a_port_among_its_workers() {
+    nginx_reloads("exec-nginx-reuseport", " reuseport");
+}
+
+fn nginx_reloads(name: &str, how: &str) {
+    let Some(kernel) = bench(name, &["nginx", "curl"]) else {
         return;
     };
     let dir = kernel.folder.path("");
@@ -287,7 +297,7 @@ fn nginx_serves_from_workers_and_reloads() {
          http {{ access_log off; sendfile on; tcp_nopush on;
            client_body_temp_path {dir}/a; proxy_temp_path {dir}/b; fastcgi_temp_path {dir}/c;
            uwsgi_temp_path {dir}/d; scgi_temp_path {dir}/e;
-           server {{ listen 192.0.2.5:8080; root {dir}; }} }}"
+           server {{ listen 192.0.2.5:8080{how}; root {dir}; }} }}"
     );
     let config = kernel.folder.write("nginx.conf", config.as_bytes());
     let errors = kernel.folder.path("errors");
