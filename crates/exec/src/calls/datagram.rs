@@ -1,6 +1,6 @@
 //! Datagrams of weir's UDP sockets, and ICMP errors about them.
 
-use super::connect::at_loopback;
+use super::connect::{at_loopback, check_version, of_this_host};
 use super::data::Received;
 use crate::address;
 use crate::control::{Ancillary, Beside, Reported};
@@ -116,7 +116,15 @@ pub(super) fn send(
         let pending = udp.take_error().ok().flatten();
         return Err(pending.map_or(libc::EPIPE, |error| errno(&error)));
     }
-    let to = to.map(|to| at_loopback(address::unmapped(to)));
+    let to = match to.map(address::unmapped) {
+        Some(to) if to.is_ipv6() => {
+            let local = sock.local();
+            let to = of_this_host(to, local);
+            check_version(local, to)?;
+            Some(to)
+        }
+        to => to.map(at_loopback),
+    };
     if let Some(to) = to
         && is_broadcast(to)
         && !sock.is_on(libc::SOL_SOCKET, libc::SO_BROADCAST)

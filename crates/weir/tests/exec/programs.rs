@@ -181,6 +181,41 @@ ask(b, bound(port, socket.SO_REUSEADDR, socket.SO_REUSEPORT))
     assert_eq!(weirs, kernels);
 }
 
+/// By connect and by datagrams.
+#[test]
+fn a_socket_at_a_mapped_address_has_no_peers_of_ipv6() {
+    let Some(kernel) = bench("exec-mapped", &["python3"]) else {
+        return;
+    };
+    let script = "
+import errno, socket
+def tried(call, *arguments):
+    try:
+        print(call(*arguments))
+    except OSError as error:
+        print(errno.errorcode[error.errno])
+listener = socket.create_server(('::1', 24003), family=socket.AF_INET6)
+for kind in (socket.SOCK_STREAM, socket.SOCK_DGRAM):
+    for at in ('::ffff:127.0.0.1', '::ffff:0.0.0.0', '::'):
+        for to in (('::1', 24003), ('::', 24003)):
+            if kind == socket.SOCK_DGRAM:
+                one = socket.socket(socket.AF_INET6, kind)
+                one.bind((at, 0))
+                tried(one.sendto, b'datagram', to)
+            elif to[0] == '::':
+                continue
+            one = socket.socket(socket.AF_INET6, kind)
+            one.bind((at, 0))
+            tried(one.connect, to)
+";
+    let [kernels, weirs] = on_both(&kernel, &["python3", "-c", script]);
+    assert!(
+        kernels.starts_with("EAFNOSUPPORT\nEAFNOSUPPORT\nNone\nEAFNOSUPPORT\n"),
+        "{kernels}"
+    );
+    assert_eq!(weirs, kernels);
+}
+
 /// Processes with a listener and a UDP socket each at one address; one is killed.
 #[test]
 fn processes_share_an_address_by_reuseport() {
