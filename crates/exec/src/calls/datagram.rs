@@ -109,13 +109,6 @@ pub(super) fn send(
     if to.is_some_and(address::is_mapped) && sock.is_on(libc::IPPROTO_IPV6, libc::IPV6_V6ONLY) {
         return Err(libc::ENETUNREACH);
     }
-    if sock.shut_write.load(Relaxed) {
-        if to.is_none() && udp.peer_addr().is_err() {
-            return Err(libc::EDESTADDRREQ);
-        }
-        let pending = udp.take_error().ok().flatten();
-        return Err(pending.map_or(libc::EPIPE, |error| errno(&error)));
-    }
     let to = match to.map(address::unmapped) {
         Some(to) if to.is_ipv6() => {
             let local = sock.local();
@@ -125,6 +118,13 @@ pub(super) fn send(
         }
         to => to.map(at_loopback),
     };
+    if sock.shut_write.load(Relaxed) {
+        if to.is_none() && udp.peer_addr().is_err() {
+            return Err(libc::EDESTADDRREQ);
+        }
+        let pending = udp.take_error().ok().flatten();
+        return Err(pending.map_or(libc::EPIPE, |error| errno(&error)));
+    }
     if let Some(to) = to
         && is_broadcast(to)
         && !sock.is_on(libc::SOL_SOCKET, libc::SO_BROADCAST)
