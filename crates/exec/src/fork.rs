@@ -68,7 +68,9 @@ extern "C" fn before() {
         take_all(|_| true);
     }
     let gate = relay::hold();
-    ready_sets::end_all();
+    let net = host::running();
+    let sets = ready_sets::hold();
+    sets.end_all(net.as_ref());
     let mut sockets = table::range(0, usize::MAX);
     sockets.retain(|(_, sock)| sock.is_live());
     let is_owner = sockets.iter().any(|(_, sock)| !sock.is_foreign());
@@ -79,7 +81,7 @@ extern "C" fn before() {
         sockets,
         control,
         _gate: gate,
-        sets: ready_sets::hold(),
+        sets,
         _inside: inside,
     }));
 }
@@ -264,6 +266,7 @@ pub(crate) fn before_exec() {
         let _inside = signals::enter();
         take_all(is_inherited);
     }
+    stats::before_exec();
     if host::running().is_none() {
         return;
     }
@@ -442,7 +445,7 @@ pub unsafe extern "C" fn posix_spawnp(
 /// # Safety
 /// As `system(3)`.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn system(line: *const c_char) -> c_int {
+pub unsafe extern "C-unwind" fn system(line: *const c_char) -> c_int {
     before_spawn();
     // SAFETY: the caller's promises.
     unsafe { real::system(line) }
@@ -453,7 +456,7 @@ pub unsafe extern "C" fn system(line: *const c_char) -> c_int {
 /// # Safety
 /// As `popen(3)`.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn popen(line: *const c_char, mode: *const c_char) -> *mut libc::FILE {
+pub unsafe extern "C-unwind" fn popen(line: *const c_char, mode: *const c_char) -> *mut libc::FILE {
     before_spawn();
     // SAFETY: the caller's promises.
     unsafe { real::popen(line, mode) }

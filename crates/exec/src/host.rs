@@ -628,7 +628,7 @@ fn await_relays() {
                 std::process::id()
             ));
         }
-        signals::outside(|| std::thread::sleep(Duration::from_millis(2)));
+        signals::outside(|_| std::thread::sleep(Duration::from_millis(2)));
     }
 }
 

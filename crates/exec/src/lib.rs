@@ -26,7 +26,7 @@
 //! | `dns` | names through weir: the C library's resolver and its forwarders |
 //! | `host`, `ports` | the process's host; addresses that are bound |
 //! | `options`, `address`, `control` | socket options, addresses and ancillary data between C and Rust |
-//! | `signals`, `wait` | handlers, and waits that they interrupt |
+//! | `signals`, `cancel`, `wait` | handlers, cancelled threads, and waits that both end |
 //! | `fork`, `exec_list` | the child of a fork; what a new program inherits |
 //! | `all` | programs that do not load this library |
 //! | `relay` | sockets that other processes use, and that they ask for |
@@ -41,6 +41,7 @@
 mod address;
 mod all;
 mod calls;
+mod cancel;
 mod control;
 mod dns;
 mod exec_list;

@@ -6,7 +6,7 @@
 //! that only advise the kernel ([`ADVICE`]), which are recorded.
 
 use crate::control::{Requested, is_request};
-use crate::sock::{Endpoint, Sock, errno};
+use crate::sock::{Endpoint, Sock, errno, is_over};
 use libc::{c_int, timeval};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::num::NonZeroU32;
@@ -201,8 +201,12 @@ fn apply(sock: &Sock, option: (c_int, c_int), value: &[u8]) -> Result<(), c_int>
             return Ok(());
         }
         (SOL_SOCKET, libc::SO_LINGER) => return linger(&endpoint, value),
-        // Before an address is bound alone.
-        (IPV6, libc::IPV6_V6ONLY) if sock.is_live() => return Err(libc::EINVAL),
+        // Before a port is bound alone, or once a connection that is over has lost its own.
+        (IPV6, libc::IPV6_V6ONLY) if sock.is_live() => {
+            let is_over = matches!(&endpoint, Endpoint::Stream(stream) if is_over(stream));
+            let has_port = !is_over || sock.is_bound();
+            return if has_port { Err(libc::EINVAL) } else { Ok(()) };
+        }
         _ if is_membership(option) => return membership(&endpoint, option, value),
         (IP, libc::IP_MULTICAST_IF) | (IPV6, libc::IPV6_MULTICAST_IF) => return Ok(()),
         _ => {}

@@ -171,7 +171,7 @@ macro_rules! own {
         /// # Safety
         /// As the C library's call.
         #[unsafe(no_mangle)]
-        pub unsafe extern "C" fn $name($($arg: $type),*) -> $result {
+        pub unsafe extern "C-unwind" fn $name($($arg: $type),*) -> $result {
             // SAFETY: the caller's promises.
             unsafe { calls::$call($($arg),*) }
         }

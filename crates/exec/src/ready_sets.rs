@@ -16,9 +16,9 @@ use crate::sock::Sock;
 use crate::{host, real, signals, table};
 use libc::{c_int, epoll_event};
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicU16, Ordering::SeqCst};
+use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use weir_socket::ReadyList;
+use weir_socket::{Net, ReadyList};
 
 /// The events that say that a connection is readable, and writable.
 const READABLE: u32 = (libc::EPOLLIN | libc::EPOLLRDNORM) as u32;
@@ -48,15 +48,17 @@ type Sets = HashMap<c_int, Arc<ReadySet>>;
 
 static SETS: Mutex<Option<Sets>> = Mutex::new(None);
 
-/// Threads that wait for a set and do not ask for a list.
-static WAITING: [AtomicU16; table::FDS_MAX] = [const { AtomicU16::new(0) }; table::FDS_MAX];
+/// Threads that wait for a set and do not ask for a list, and those that were cancelled meanwhile.
+static WAITING: [AtomicU32; table::FDS_MAX] = [const { AtomicU32::new(0) }; table::FDS_MAX];
 
 fn sets() -> MutexGuard<'static, Option<Sets>> {
     SETS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A thread's wait for a set, for which the kernel must report everything.
-pub(crate) struct Waiting(Option<&'static AtomicU16>);
+/// A thread's wait for a set, for which the kernel must report everything. A thread that is cancelled in the
+/// kernel's own call never ends it.
+#[derive(Clone, Copy)]
+pub(crate) struct Waiting(Option<&'static AtomicU32>);
 
 impl Waiting {
     /// To be called before the thread looks for a list.
@@ -68,13 +70,25 @@ impl Waiting {
         }
         Waiting(count)
     }
-}
 
-impl Drop for Waiting {
-    fn drop(&mut self) {
+    #[inline]
+    pub(crate) fn end(self) {
         if let Some(count) = self.0 {
             count.fetch_sub(1, SeqCst);
         }
+    }
+
+    /// The wait ends with the value.
+    pub(crate) fn kept(self) -> Kept {
+        Kept(self)
+    }
+}
+
+pub(crate) struct Kept(Waiting);
+
+impl Drop for Kept {
+    fn drop(&mut self) {
+        self.0.end();
     }
 }
 
@@ -91,6 +105,10 @@ fn list_of(set: c_int) -> Option<Arc<ReadySet>> {
     }
     let ready = {
         let mut sets = sets();
+        // A fork may have ended it meanwhile.
+        if !table::is_plain_set(set) {
+            return None;
+        }
         Arc::clone(sets.get_or_insert_default().entry(set).or_default())
     };
     // A thread that comes now finds the list.
@@ -124,12 +142,7 @@ pub(crate) fn close(set: c_int) {
     }
 }
 
-/// Ends the lists of all sets, before a fork: both processes have them.
-pub(crate) fn end_all() {
-    table::plain_sets().into_iter().for_each(end);
-}
-
-/// The sets as they are, held over a fork.
+/// The sets: no other thread makes one, nor a list, while the value lives. It is held over a fork.
 pub(crate) struct Held(MutexGuard<'static, Option<Sets>>);
 
 pub(crate) fn hold() -> Held {
@@ -137,6 +150,17 @@ pub(crate) fn hold() -> Held {
 }
 
 impl Held {
+    /// Ends the lists of all sets, before a fork: both processes have them.
+    pub(crate) fn end_all(&self, net: Option<&Net>) {
+        for set in table::plain_sets() {
+            table::mark_plain_set(set, false);
+            let ready = self.0.as_ref().and_then(|all| all.get(&set));
+            if let (Some(ready), Some(net)) = (ready, net) {
+                net.end_ready_list(&ready.list);
+            }
+        }
+    }
+
     /// Forgets the sets, in the child.
     pub(crate) fn forget(mut self) {
         // Its parent's threads may have had locks that dropping would wait for.

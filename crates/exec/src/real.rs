@@ -1,4 +1,5 @@
-//! The C library's own functions, behind the ones of this library with the same names.
+//! The C library's own functions, behind the ones of this library with the same names. Unwinding may leave those
+//! that are cancellation points ([`crate::cancel`]).
 
 use libc::{c_char, c_int, c_uint, c_void, iovec, mmsghdr, msghdr, off_t, size_t, sockaddr};
 use libc::{socklen_t, ssize_t, timespec};
@@ -33,7 +34,7 @@ macro_rules! real {
                     Ok(name) => name,
                     Err(_) => panic!("a name has no NUL"),
                 };
-            type Function = unsafe extern "C" fn($($type),*) -> $result;
+            type Function = unsafe extern "C-unwind" fn($($type),*) -> $result;
             // SAFETY: the C library's function of this name has this type.
             let function = unsafe { transmute::<*mut c_void, Function>(next(&AT, NAME)) };
             // SAFETY: the caller's arguments are those of the call.
@@ -283,7 +284,7 @@ pub(crate) fn address_of(at: &AtomicPtr<c_void>, name: &'static std::ffi::CStr) 
 /// As the C library's function.
 pub(crate) unsafe fn fcntl(fd: c_int, command: c_int, argument: usize) -> c_int {
     static AT: AtomicPtr<c_void> = AtomicPtr::new(null_mut());
-    type Function = unsafe extern "C" fn(c_int, c_int, ...) -> c_int;
+    type Function = unsafe extern "C-unwind" fn(c_int, c_int, ...) -> c_int;
     // SAFETY: the C library's function has this type.
     let function = unsafe { transmute::<*mut c_void, Function>(next(&AT, c"fcntl")) };
     // SAFETY: the caller's arguments are those of the call.
@@ -296,7 +297,7 @@ pub(crate) unsafe fn fcntl(fd: c_int, command: c_int, argument: usize) -> c_int 
 /// As the C library's function.
 pub(crate) unsafe fn ioctl(fd: c_int, command: libc::c_ulong, argument: usize) -> c_int {
     static AT: AtomicPtr<c_void> = AtomicPtr::new(null_mut());
-    type Function = unsafe extern "C" fn(c_int, libc::c_ulong, ...) -> c_int;
+    type Function = unsafe extern "C-unwind" fn(c_int, libc::c_ulong, ...) -> c_int;
     // SAFETY: the C library's function has this type.
     let function = unsafe { transmute::<*mut c_void, Function>(next(&AT, c"ioctl")) };
     // SAFETY: the caller's arguments are those of the call.

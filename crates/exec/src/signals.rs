@@ -12,12 +12,15 @@
 //!  signal           now       noted      runs      now
 //! ```
 //!
+//! A thread that is inside is not cancelled either ([`crate::cancel`]).
+//!
 //! Signals that a fault raises in the thread itself (SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP,
 //! SIGSYS) stay with the application's handler.
 
+use crate::cancel::{self, State};
 use crate::real;
 use libc::{c_int, c_void, siginfo_t, ucontext_t};
-use std::cell::UnsafeCell;
+use std::cell::{Cell, UnsafeCell};
 use std::mem::{MaybeUninit, transmute};
 use std::ptr::{from_mut, null, null_mut};
 use std::sync::atomic::{
@@ -40,6 +43,8 @@ thread_local! {
         const { UnsafeCell::new([MaybeUninit::uninit(); SIGNALS]) };
     /// Number of handlers without `SA_RESTART` that ran in this thread.
     static INTERRUPTS: AtomicU64 = const { AtomicU64::new(0) };
+    /// Whether the thread may be cancelled where it is not inside.
+    static STATE: Cell<State> = const { Cell::new(State::OFF) };
 }
 
 /// The application's handler of each signal, its flags, and the signals that it blocks, a bit
@@ -53,8 +58,11 @@ pub(crate) struct Inside(());
 
 /// Enters the library.
 pub(crate) fn enter() -> Inside {
-    deepen(1);
+    let before = deepen(1);
     compiler_fence(SeqCst);
+    if before == 0 {
+        STATE.set(cancel::off());
+    }
     Inside(())
 }
 
@@ -85,23 +93,31 @@ fn has_noted() -> bool {
 
 impl Drop for Inside {
     fn drop(&mut self) {
+        // Handlers that run from now on enter, too.
+        let state = STATE.get();
         compiler_fence(SeqCst);
-        if deepen(-1) == 1 && has_noted() {
-            run_noted();
+        if deepen(-1) == 1 {
+            if has_noted() {
+                run_noted();
+            }
+            cancel::set(state);
         }
     }
 }
 
-/// Runs `wait` as if the thread were outside; a noted signal's handler runs first.
-pub(crate) fn outside<T>(wait: impl FnOnce() -> T) -> T {
+/// Runs `wait` as if the thread were outside; a noted signal's handler runs first. The argument says whether the
+/// thread may be cancelled at a [`cancel::point`] of the wait.
+pub(crate) fn outside<T>(wait: impl FnOnce(State) -> T) -> T {
+    let state = STATE.get();
     compiler_fence(SeqCst);
     let inside = DEPTH.with(|depth| depth.swap(0, Relaxed));
     if has_noted() {
         run_noted();
     }
-    let result = wait();
+    let result = wait(state);
     DEPTH.with(|depth| depth.store(inside, Relaxed));
     compiler_fence(SeqCst);
+    STATE.set(state);
     result
 }
 
@@ -235,20 +251,20 @@ fn run(signal: c_int, about: *mut siginfo_t, context: *mut c_void) {
         return;
     }
     if flags & libc::SA_SIGINFO != 0 {
-        type Handler = extern "C" fn(c_int, *mut siginfo_t, *mut c_void);
+        type Handler = extern "C-unwind" fn(c_int, *mut siginfo_t, *mut c_void);
         // SAFETY: the application said that its handler has this type.
         let handler = unsafe { transmute::<usize, Handler>(handler) };
         handler(signal, about, context);
     } else {
-        type Handler = extern "C" fn(c_int);
+        type Handler = extern "C-unwind" fn(c_int);
         // SAFETY: as above.
         let handler = unsafe { transmute::<usize, Handler>(handler) };
         handler(signal);
     }
 }
 
-/// The handler of all signals that the application handles.
-extern "C" fn first(signal: c_int, about: *mut siginfo_t, context: *mut c_void) {
+/// The handler of all signals that the application handles, in which the thread may be cancelled.
+extern "C-unwind" fn first(signal: c_int, about: *mut siginfo_t, context: *mut c_void) {
     if !is_inside() {
         return run(signal, about, context);
     }

@@ -459,6 +459,9 @@ impl Sock {
             Endpoint::Listener(listener) => listener.local_addr().ok(),
             _ => None,
         };
+        // A listener that is shut down may know its own no more.
+        let taken = lock(&self.reserved).as_ref().map(Reserved::address);
+        let local = local.filter(|local| local.port() != 0).or(taken);
         let port = local.map_or(0, |local| local.port());
         self.last_port.store(port, Relaxed);
         self.set_opening(Opening::Waits);
@@ -559,7 +562,11 @@ impl Sock {
     pub(crate) fn local(&self) -> Option<SocketAddr> {
         match self.endpoint() {
             // One that is over may have been bound again.
-            Endpoint::Stream(stream) if self.is_bound() && is_over(&stream) => None,
+            Endpoint::Stream(stream) if self.is_bound() && is_over(&stream) => {
+                let bound = lock(&self.reserved).as_ref().map(Reserved::address);
+                let local = stream.local_addr().ok();
+                local.filter(|local| bound.is_some_and(|bound| bound.port() == local.port()))
+            }
             Endpoint::Stream(stream) => stream.local_addr().ok(),
             Endpoint::Listener(listener) => listener.local_addr().ok(),
             Endpoint::Udp(udp) => udp.local_addr().ok(),

@@ -1,6 +1,7 @@
 //! `--stats`: which calls and sockets were whose.
 
-use crate::host::{say, settings};
+use crate::host::{self, say, settings};
+use crate::signals;
 use std::fs::OpenOptions;
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -77,6 +78,19 @@ pub(crate) fn begin_anew() {
     for count in counts.chain(&PACKETS) {
         count.store(0, Relaxed);
     }
+}
+
+/// Prints the counts of a program in whose place another one runs. If that fails, counting goes on from 0.
+pub(crate) fn before_exec() {
+    if !PRINTS.load(Relaxed) {
+        return;
+    }
+    let _inside = signals::enter();
+    if let Some(net) = host::running() {
+        packets(&net.counters());
+    }
+    print();
+    begin_anew();
 }
 
 /// Counts a call on a descriptor of the kernel.

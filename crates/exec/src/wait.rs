@@ -1,5 +1,6 @@
 //! Waits of calls that block.
 
+use crate::cancel::{self, State};
 use crate::sock::{MOVED, Sock, errno};
 use crate::{real, signals};
 use libc::c_int;
@@ -137,10 +138,10 @@ impl<'a> Wait<'a> {
                 let mut fds = vec![PollFd::from_borrowed_fd(fd, flags)];
                 let driven = match &read {
                     Some(stream) => {
-                        let mut wait = interruptible(self.interrupts, None);
+                        let mut wait = interruptible(self.interrupts, null());
                         result(stream.poll_to_read(&mut fds, deadline, &mut wait))
                     }
-                    None => drive(&net, None, &mut fds, deadline, self.interrupts, None),
+                    None => drive(&net, None, &mut fds, deadline, self.interrupts, null()),
                 };
                 driven.map(|()| fds[0].revents().contains(PollFlags::ERR))
             })?;
@@ -148,7 +149,7 @@ impl<'a> Wait<'a> {
                 // The attempt finds out whether it is ready.
                 Ok(is_erroneous) => {
                     if is_erroneous && self.is_erroneous {
-                        signals::outside(|| std::thread::sleep(ERRONEOUS_PAUSE));
+                        signals::outside(|_| std::thread::sleep(ERRONEOUS_PAUSE));
                     }
                     self.is_erroneous = is_erroneous;
                     return Ok(());
@@ -163,7 +164,8 @@ impl<'a> Wait<'a> {
 }
 
 /// Waits for descriptors, or until a connection is in `list`, and drives the host meanwhile
-/// ([`Net::poll`]), with the signal mask `mask` if it is given. `interrupts` is the number of the thread's
+/// ([`Net::poll`]), with the signal mask `mask` unless it is null: a call by number gives the kernel's, which is
+/// shorter than the C library's type. `interrupts` is the number of the thread's
 /// interruptions when its call began.
 ///
 /// # Errors
@@ -174,7 +176,7 @@ pub(crate) fn drive<'a>(
     fds: &mut Vec<PollFd<'a>>,
     deadline: Option<Instant>,
     interrupts: u64,
-    mask: Option<&libc::sigset_t>,
+    mask: *const libc::sigset_t,
 ) -> Result<(), Errno> {
     let mut wait = interruptible(interrupts, mask);
     result(match list {
@@ -187,35 +189,43 @@ fn result(polled: io::Result<()>) -> Result<(), Errno> {
     polled.map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))
 }
 
-/// `ppoll(2)`, outside the library; `EINTR` also after an interruption since the call began.
+/// `ppoll(2)`, outside the library; `EINTR` also after an interruption since the call began, and
+/// [`CANCELLED`](cancel::CANCELLED) in a cancelled thread.
 fn interruptible(
     interrupts: u64,
-    mask: Option<&libc::sigset_t>,
+    mask: *const libc::sigset_t,
 ) -> impl FnMut(&mut [PollFd<'_>], Option<&Timespec>) -> Result<usize, Errno> {
     move |fds, time| {
-        signals::outside(|| {
+        signals::outside(|state| {
             if signals::interrupts() != interrupts {
                 return Err(Errno::INTR);
             }
-            kernel_poll(fds, time, mask)
+            kernel_poll(state, fds, time, mask)
         })
     }
 }
 
-/// `ppoll(2)`.
+/// `ppoll(2)`, in which the thread may be cancelled.
 fn kernel_poll(
+    state: State,
     fds: &mut [PollFd<'_>],
     time: Option<&Timespec>,
-    mask: Option<&libc::sigset_t>,
+    mask: *const libc::sigset_t,
 ) -> Result<usize, Errno> {
     let time = time.map(|time| libc::timespec {
         tv_sec: time.tv_sec,
         tv_nsec: time.tv_nsec,
     });
     let time = time.as_ref().map_or(null(), std::ptr::from_ref);
-    let mask = mask.map_or(null(), std::ptr::from_ref);
     let count = fds.len() as libc::nfds_t;
-    // SAFETY: rustix' type is the kernel's structure; the pointers are null or valid.
-    let ready = unsafe { real::ppoll(fds.as_mut_ptr().cast(), count, time, mask) };
+    let fds = fds.as_mut_ptr().cast();
+    let ready = cancel::point(
+        state,
+        (fds, count, time, mask),
+        |(fds, count, time, mask)| {
+            // SAFETY: rustix' type is the kernel's structure; the pointers are null or valid.
+            unsafe { real::ppoll(fds, count, time, mask) as isize }
+        },
+    );
     usize::try_from(ready).map_err(|_| Errno::from_raw_os_error(crate::sock::last_errno()))
 }

@@ -3,6 +3,8 @@
 
 #[path = "exec/all.rs"]
 mod all;
+#[path = "exec/cancel.rs"]
+mod cancel;
 mod common;
 #[path = "exec/control.rs"]
 mod control;

@@ -7,7 +7,7 @@ use crate::signals;
 use crate::sock::{Endpoint, MOVED, Opening, Sock, errno, is_over};
 use crate::stats::{self, Call};
 use crate::wait::{Side, Wait};
-use crate::{address, real, table};
+use crate::{address, cancel, real, table};
 use libc::{c_int, sockaddr, socklen_t};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
@@ -19,8 +19,7 @@ use weir_socket::{Net, TcpSocket, TcpStream};
 ///
 /// # Safety
 /// As `connect(2)`.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn connect(fd: c_int, to: *const sockaddr, len: socklen_t) -> c_int {
+pub(super) unsafe fn connect(fd: c_int, to: *const sockaddr, len: socklen_t) -> c_int {
     let Some(sock) = table::any(fd) else {
         stats::kernels(Call::Connect);
         if table::is_relay(fd) {
@@ -55,8 +54,10 @@ pub unsafe extern "C" fn connect(fd: c_int, to: *const sockaddr, len: socklen_t)
         }
         Ok(false) => {
             stats::kernels(Call::Connect);
-            // SAFETY: the caller's promises.
-            let connected = unsafe { real::connect(fd, to, len) };
+            let connected = cancel::wait((fd, to, len), |(fd, to, len)| {
+                // SAFETY: the caller's promises.
+                unsafe { real::connect(fd, to, len) as isize }
+            }) as c_int;
             let is_begun = connected == 0 || is_in_progress();
             if is_begun && matches!(sock.endpoint(), Endpoint::Open) {
                 sock.count(false);
@@ -105,6 +106,7 @@ fn connect_to(sock: &Arc<Sock>, remote: SocketAddr) -> Result<bool, c_int> {
         }
         Endpoint::Udp(udp) => {
             let to = of_this_host(address::unmapped(remote), sock.local());
+            check_version(sock.local(), to)?;
             udp.connect(to).map_err(|error| errno(&error))?;
             Ok(true)
         }
@@ -143,12 +145,22 @@ fn connect_as_guest(sock: &Arc<Sock>, remote: SocketAddr) -> Result<bool, c_int>
 
 /// The unspecified address stands for this host, as for the kernel: for `127.0.0.1` also on a socket of
 /// IPv6 that is bound to an address of IPv4.
-fn of_this_host(to: SocketAddr, local: Option<SocketAddr>) -> SocketAddr {
+pub(super) fn of_this_host(to: SocketAddr, local: Option<SocketAddr>) -> SocketAddr {
     let is_v4 = local.is_some_and(|local| address::unmapped(local).is_ipv4());
     if is_v4 && to.ip().is_unspecified() {
         return (Ipv4Addr::LOCALHOST, to.port()).into();
     }
     at_loopback(to)
+}
+
+/// Fails for a socket that is bound to an IPv4-mapped address and sends to one of IPv6, as in Linux
+/// (`ip6_dst_lookup_tail`).
+pub(super) fn check_version(local: Option<SocketAddr>, to: SocketAddr) -> Result<(), c_int> {
+    let is_v4 = local.is_some_and(|local| address::unmapped(local).is_ipv4());
+    if is_v4 && to.is_ipv6() {
+        return Err(libc::EAFNOSUPPORT);
+    }
+    Ok(())
 }
 
 /// The unspecified address stands for this host, as for the kernel.
@@ -206,6 +218,7 @@ pub(crate) fn start(sock: &Sock, net: &Net, remote: SocketAddr) -> Result<TcpStr
         let reserved = reserved.unwrap_or_else(PoisonError::into_inner);
         reserved.as_ref().map(|reserved| reserved.address())
     };
+    check_version(local, remote)?;
     if let Some(mut local) = local {
         if local.ip().is_unspecified() && local.is_ipv4() != remote.is_ipv4() {
             let any: IpAddr = if remote.is_ipv4() {

@@ -315,8 +315,7 @@ fn rest<'a>(parts: &'a [IoSlice<'_>], mut skip: usize) -> Vec<IoSlice<'a>> {
 ///
 /// # Safety
 /// As `read(2)`.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn read(fd: c_int, to: *mut c_void, len: size_t) -> ssize_t {
+pub(super) unsafe fn read(fd: c_int, to: *mut c_void, len: size_t) -> ssize_t {
     let Some(sock) = table::live(fd) else {
         stats::kernels(Call::Read);
         if table::is_datagrams(fd) {
@@ -344,8 +343,7 @@ pub unsafe extern "C" fn read(fd: c_int, to: *mut c_void, len: size_t) -> ssize_
 ///
 /// # Safety
 /// As `read(2)`.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn __read_chk(
+pub(super) unsafe fn __read_chk(
     fd: c_int,
     to: *mut c_void,
     len: size_t,
@@ -368,8 +366,7 @@ pub(super) fn check_room(len: size_t, room: size_t) {
 ///
 /// # Safety
 /// As `write(2)`.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn write(fd: c_int, from: *const c_void, len: size_t) -> ssize_t {
+pub(super) unsafe fn write(fd: c_int, from: *const c_void, len: size_t) -> ssize_t {
     let Some(sock) = table::live(fd) else {
         stats::kernels(Call::Write);
         if table::is_relay(fd) {
@@ -391,8 +388,7 @@ pub unsafe extern "C" fn write(fd: c_int, from: *const c_void, len: size_t) -> s
 ///
 /// # Safety
 /// As `readv(2)`.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn readv(fd: c_int, parts: *const iovec, count: c_int) -> ssize_t {
+pub(super) unsafe fn readv(fd: c_int, parts: *const iovec, count: c_int) -> ssize_t {
     let Some(sock) = table::live(fd) else {
         stats::kernels(Call::Read);
         if let (true, Ok(count)) = (table::is_datagrams(fd), usize::try_from(count)) {
@@ -421,8 +417,7 @@ pub unsafe extern "C" fn readv(fd: c_int, parts: *const iovec, count: c_int) -> 
 ///
 /// # Safety
 /// As `writev(2)`.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn writev(fd: c_int, parts: *const iovec, count: c_int) -> ssize_t {
+pub(super) unsafe fn writev(fd: c_int, parts: *const iovec, count: c_int) -> ssize_t {
     let Some(sock) = table::live(fd) else {
         stats::kernels(Call::Write);
         if let (true, Ok(count)) = (table::is_relay(fd), usize::try_from(count)) {
@@ -451,8 +446,7 @@ pub unsafe extern "C" fn writev(fd: c_int, parts: *const iovec, count: c_int) ->
 ///
 /// # Safety
 /// As `recv(2)`.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn recv(fd: c_int, to: *mut c_void, len: size_t, flags: c_int) -> ssize_t {
+pub(super) unsafe fn recv(fd: c_int, to: *mut c_void, len: size_t, flags: c_int) -> ssize_t {
     let Some(sock) = table::live(fd) else {
         stats::kernels(Call::Receive);
         if table::is_datagrams(fd) {
@@ -476,8 +470,7 @@ pub unsafe extern "C" fn recv(fd: c_int, to: *mut c_void, len: size_t, flags: c_
 ///
 /// # Safety
 /// As `recv(2)`.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn __recv_chk(
+pub(super) unsafe fn __recv_chk(
     fd: c_int,
     to: *mut c_void,
     len: size_t,
@@ -493,8 +486,7 @@ pub unsafe extern "C" fn __recv_chk(
 ///
 /// # Safety
 /// As `recvfrom(2)`.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn recvfrom(
+pub(super) unsafe fn recvfrom(
     fd: c_int,
     to: *mut c_void,
     len: size_t,
@@ -585,8 +577,7 @@ unsafe fn receive_from(
 ///
 /// # Safety
 /// As `recvfrom(2)`.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn __recvfrom_chk(
+pub(super) unsafe fn __recvfrom_chk(
     fd: c_int,
     to: *mut c_void,
     len: size_t,
@@ -604,13 +595,7 @@ pub unsafe extern "C" fn __recvfrom_chk(
 ///
 /// # Safety
 /// As `send(2)`.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn send(
-    fd: c_int,
-    from: *const c_void,
-    len: size_t,
-    flags: c_int,
-) -> ssize_t {
+pub(super) unsafe fn send(fd: c_int, from: *const c_void, len: size_t, flags: c_int) -> ssize_t {
     let Some(sock) = table::live(fd) else {
         stats::kernels(Call::Send);
         if table::is_relay(fd) {
@@ -632,8 +617,7 @@ pub unsafe extern "C" fn send(
 ///
 /// # Safety
 /// As `sendto(2)`.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn sendto(
+pub(super) unsafe fn sendto(
     fd: c_int,
     from: *const c_void,
     len: size_t,
@@ -649,18 +633,18 @@ pub unsafe extern "C" fn sendto(
     } else {
         sender(fd, remote.ok(), flags)
     };
-    let result = match sock {
-        Ok(None) => {
-            drop(inside);
-            stats::kernels(Call::Send);
-            if table::is_relay(fd) {
-                // SAFETY: the caller's promises.
-                return unsafe { relay::send_to(fd, (from, len), flags, (to, to_len)) };
-            }
+    let Some(sock) = sock.transpose() else {
+        drop(inside);
+        stats::kernels(Call::Send);
+        if table::is_relay(fd) {
             // SAFETY: the caller's promises.
-            return unsafe { real::sendto(fd, from, len, flags, to, to_len) };
+            return unsafe { relay::send_to(fd, (from, len), flags, (to, to_len)) };
         }
-        Ok(Some(sock)) => destination(&sock, to, remote).and_then(|remote| {
+        // SAFETY: the caller's promises.
+        return unsafe { real::sendto(fd, from, len, flags, to, to_len) };
+    };
+    let result = match sock {
+        Ok(sock) => destination(&sock, to, remote).and_then(|remote| {
             // SAFETY: the caller's promise.
             let bytes = unsafe { bytes(from, len) };
             send_parts(&sock, &[IoSlice::new(bytes)], flags, remote)

@@ -1,6 +1,6 @@
 //! Datagrams of weir's UDP sockets, and ICMP errors about them.
 
-use super::connect::at_loopback;
+use super::connect::{at_loopback, check_version, of_this_host};
 use super::data::Received;
 use crate::address;
 use crate::control::{Ancillary, Beside, Reported};
@@ -109,6 +109,15 @@ pub(super) fn send(
     if to.is_some_and(address::is_mapped) && sock.is_on(libc::IPPROTO_IPV6, libc::IPV6_V6ONLY) {
         return Err(libc::ENETUNREACH);
     }
+    let to = match to.map(address::unmapped) {
+        Some(to) if to.is_ipv6() => {
+            let local = sock.local();
+            let to = of_this_host(to, local);
+            check_version(local, to)?;
+            Some(to)
+        }
+        to => to.map(at_loopback),
+    };
     if sock.shut_write.load(Relaxed) {
         if to.is_none() && udp.peer_addr().is_err() {
             return Err(libc::EDESTADDRREQ);
@@ -116,7 +125,6 @@ pub(super) fn send(
         let pending = udp.take_error().ok().flatten();
         return Err(pending.map_or(libc::EPIPE, |error| errno(&error)));
     }
-    let to = to.map(|to| at_loopback(address::unmapped(to)));
     if let Some(to) = to
         && is_broadcast(to)
         && !sock.is_on(libc::SOL_SOCKET, libc::SO_BROADCAST)

@@ -19,8 +19,7 @@ pub(super) const SIOCATMARK: c_ulong = 0x8905;
 ///
 /// # Safety
 /// As `close(2)`.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn close(fd: c_int) -> c_int {
+pub(super) unsafe fn close(fd: c_int) -> c_int {
     if table::is_hidden(fd) {
         if !is_own_thread() {
             return answer(Err(libc::EBADF));
@@ -235,7 +234,7 @@ fn count(call: Call, is_weirs: bool) {
 /// # Safety
 /// As `fcntl(2)`.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn fcntl(fd: c_int, command: c_int, argument: usize) -> c_int {
+pub unsafe extern "C-unwind" fn fcntl(fd: c_int, command: c_int, argument: usize) -> c_int {
     let Some(sock) = table::any(fd) else {
         stats::kernels(Call::Control);
         // SAFETY: the caller's promises.
@@ -288,7 +287,7 @@ pub unsafe extern "C" fn fcntl(fd: c_int, command: c_int, argument: usize) -> c_
 /// # Safety
 /// As `fcntl(2)`.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn fcntl64(fd: c_int, command: c_int, argument: usize) -> c_int {
+pub unsafe extern "C-unwind" fn fcntl64(fd: c_int, command: c_int, argument: usize) -> c_int {
     // SAFETY: the caller's promises.
     unsafe { fcntl(fd, command, argument) }
 }
@@ -429,10 +428,10 @@ pub unsafe extern "C" fn fdopen(fd: c_int, mode: *const libc::c_char) -> *mut li
 /// `cookie_io_functions_t`.
 #[repr(C)]
 struct CookieFunctions {
-    read: unsafe extern "C" fn(*mut libc::c_void, *mut libc::c_char, usize) -> isize,
-    write: unsafe extern "C" fn(*mut libc::c_void, *const libc::c_char, usize) -> isize,
+    read: unsafe extern "C-unwind" fn(*mut libc::c_void, *mut libc::c_char, usize) -> isize,
+    write: unsafe extern "C-unwind" fn(*mut libc::c_void, *const libc::c_char, usize) -> isize,
     seek: *mut libc::c_void,
-    close: unsafe extern "C" fn(*mut libc::c_void) -> c_int,
+    close: unsafe extern "C-unwind" fn(*mut libc::c_void) -> c_int,
 }
 
 unsafe extern "C" {
@@ -443,7 +442,7 @@ unsafe extern "C" {
     ) -> *mut libc::FILE;
 }
 
-unsafe extern "C" fn cookie_read(
+unsafe extern "C-unwind" fn cookie_read(
     cookie: *mut libc::c_void,
     to: *mut libc::c_char,
     len: usize,
@@ -452,7 +451,7 @@ unsafe extern "C" fn cookie_read(
     unsafe { super::read(cookie as usize as c_int, to.cast(), len) }
 }
 
-unsafe extern "C" fn cookie_write(
+unsafe extern "C-unwind" fn cookie_write(
     cookie: *mut libc::c_void,
     from: *const libc::c_char,
     len: usize,
@@ -465,9 +464,9 @@ unsafe extern "C" fn cookie_write(
     }
 }
 
-unsafe extern "C" fn cookie_close(cookie: *mut libc::c_void) -> c_int {
+unsafe extern "C-unwind" fn cookie_close(cookie: *mut libc::c_void) -> c_int {
     // SAFETY: the stream's own descriptor.
-    unsafe { close(cookie as usize as c_int) }
+    unsafe { super::close(cookie as usize as c_int) }
 }
 
 /// Fails a call that weir's sockets do not have.

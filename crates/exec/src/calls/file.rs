@@ -2,6 +2,7 @@
 
 use super::data::{receive, send_parts};
 use super::length;
+use crate::cancel;
 use crate::signals;
 use crate::sock::{Endpoint, Sock, last_errno};
 use crate::stats::{self, Call};
@@ -117,8 +118,7 @@ fn send_file(
 ///
 /// # Safety
 /// As `splice(2)`.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn splice(
+pub(super) unsafe fn splice(
     input: c_int,
     in_offset: *mut i64,
     out: c_int,
@@ -126,12 +126,12 @@ pub unsafe extern "C" fn splice(
     len: size_t,
     flags: c_uint,
 ) -> ssize_t {
-    let (from, to) = (table::live(input), table::live(out));
-    if from.is_none() && to.is_none() {
+    if !table::is_live(input) && !table::is_live(out) {
         stats::kernels(Call::File);
         // SAFETY: the caller's promises.
         return unsafe { real::splice(input, in_offset, out, out_offset, len, flags) };
     }
+    let (from, to) = (table::live(input), table::live(out));
     let _inside = signals::enter();
     stats::weirs(Call::File);
     if !in_offset.is_null() || !out_offset.is_null() {
@@ -157,8 +157,13 @@ fn to_pipe(sock: &Sock, pipe: c_int, len: usize, waits: bool) -> Result<usize, c
     if there == 0 {
         return Ok(0);
     }
-    // SAFETY: the buffer has as many bytes.
-    let written = signals::outside(|| unsafe { real::write(pipe, bytes.as_ptr().cast(), there) });
+    let from = bytes.as_ptr();
+    let written = signals::outside(|state| {
+        cancel::point(state, (pipe, from, there), |(pipe, from, there)| {
+            // SAFETY: the buffer has as many bytes.
+            unsafe { real::write(pipe, from.cast(), there) }
+        })
+    });
     let written = usize::try_from(written).map_err(|_| last_errno())?;
     let taken = receive(
         sock,
@@ -194,9 +199,13 @@ fn from_pipe(pipe: c_int, sock: &Sock, len: usize, waits: bool) -> Result<usize,
         other => other,
     })?;
     let mut bytes = vec![0; CHUNK.min(len).min(room)];
-    // SAFETY: the buffer has as many bytes.
-    let read =
-        signals::outside(|| unsafe { real::read(pipe, bytes.as_mut_ptr().cast(), bytes.len()) });
+    let (to, room) = (bytes.as_mut_ptr(), bytes.len());
+    let read = signals::outside(|state| {
+        cancel::point(state, (pipe, to, room), |(pipe, to, room)| {
+            // SAFETY: the buffer has as many bytes.
+            unsafe { real::read(pipe, to.cast(), room) }
+        })
+    });
     let read = usize::try_from(read).map_err(|_| last_errno())?;
     let mut sent = 0;
     while sent < read {

@@ -20,8 +20,7 @@ const MESSAGES_MAX: c_uint = 1024;
 ///
 /// # Safety
 /// As `recvmsg(2)`.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn recvmsg(fd: c_int, message: *mut msghdr, flags: c_int) -> ssize_t {
+pub(super) unsafe fn recvmsg(fd: c_int, message: *mut msghdr, flags: c_int) -> ssize_t {
     let Some(sock) = table::live(fd) else {
         stats::kernels(Call::Receive);
         if table::is_datagrams(fd) {
@@ -75,26 +74,25 @@ unsafe fn receive_message(sock: &Sock, message: *mut msghdr, flags: c_int) -> Re
 ///
 /// # Safety
 /// As `sendmsg(2)`.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn sendmsg(fd: c_int, message: *const msghdr, flags: c_int) -> ssize_t {
+pub(super) unsafe fn sendmsg(fd: c_int, message: *const msghdr, flags: c_int) -> ssize_t {
     let inside = signals::enter();
     // SAFETY: the caller's promises.
-    match unsafe { sender_of(fd, message, flags) } {
-        Ok(None) => {
-            drop(inside);
-            stats::kernels(Call::Send);
-            // SAFETY: the caller's promises.
-            if host::is_configured() && !unsafe { may_pass(message) } {
-                return length(Err(refuse_passing()));
-            }
-            if table::is_relay(fd) {
-                // SAFETY: the caller's promises.
-                return unsafe { relay::calls::send_message(fd, message, flags) };
-            }
-            // SAFETY: the caller's promises.
-            unsafe { real::sendmsg(fd, message, flags) }
+    let Some(sock) = unsafe { sender_of(fd, message, flags) }.transpose() else {
+        drop(inside);
+        stats::kernels(Call::Send);
+        // SAFETY: the caller's promises.
+        if host::is_configured() && !unsafe { may_pass(message) } {
+            return length(Err(refuse_passing()));
         }
-        Ok(Some(sock)) => {
+        if table::is_relay(fd) {
+            // SAFETY: the caller's promises.
+            return unsafe { relay::calls::send_message(fd, message, flags) };
+        }
+        // SAFETY: the caller's promises.
+        return unsafe { real::sendmsg(fd, message, flags) };
+    };
+    match sock {
+        Ok(sock) => {
             stats::weirs(Call::Send);
             // SAFETY: the caller's promises.
             let sent = unsafe { send_message(&sock, message, flags) };
@@ -224,8 +222,7 @@ fn refuse_passing() -> c_int {
 ///
 /// # Safety
 /// As `recvmmsg(2)`.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn recvmmsg(
+pub(super) unsafe fn recvmmsg(
     fd: c_int,
     messages: *mut mmsghdr,
     count: c_uint,
@@ -273,8 +270,7 @@ pub unsafe extern "C" fn recvmmsg(
 ///
 /// # Safety
 /// As `sendmmsg(2)`.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn sendmmsg(
+pub(super) unsafe fn sendmmsg(
     fd: c_int,
     messages: *mut mmsghdr,
     count: c_uint,

@@ -25,20 +25,21 @@ mod naming;
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 mod numbered;
 pub(crate) mod opening;
+mod points;
 mod polling;
 
-pub use connect::connect;
 pub(crate) use data::rooms;
-pub use data::*;
-pub use descriptor::*;
-pub use file::*;
-pub use message::*;
+pub use descriptor::{
+    _Exit, _exit, close_range, closefrom, dup, dup2, dup3, epoll_ctl, fcntl, fcntl64, fdopen, ioctl,
+};
+pub use file::{sendfile, sendfile64};
 pub use names::*;
 pub use naming::*;
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 pub use numbered::syscall;
-pub use opening::*;
-pub use polling::*;
+pub use opening::{bind, listen, socket};
+pub use points::*;
+pub use polling::{epoll_create, epoll_create1};
 
 use libc::{c_int, ssize_t};
 

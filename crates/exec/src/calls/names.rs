@@ -14,7 +14,7 @@ use std::sync::atomic::AtomicPtr;
 /// # Safety
 /// As `getaddrinfo(3)`.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn getaddrinfo(
+pub unsafe extern "C-unwind" fn getaddrinfo(
     node: *const c_char,
     service: *const c_char,
     hints: *const addrinfo,
@@ -38,7 +38,7 @@ pub unsafe extern "C" fn getaddrinfo(
 /// # Safety
 /// As `getnameinfo(3)`.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn getnameinfo(
+pub unsafe extern "C-unwind" fn getnameinfo(
     address: *const sockaddr,
     len: socklen_t,
     host: *mut c_char,
@@ -63,7 +63,7 @@ macro_rules! names {
         /// As the C library's function of this name.
         #[unsafe(no_mangle)]
         #[allow(clippy::too_many_arguments)]
-        pub unsafe extern "C" fn $name($($arg: $type),*) -> $result {
+        pub unsafe extern "C-unwind" fn $name($($arg: $type),*) -> $result {
             dns::prepare();
             // SAFETY: the caller's promises.
             unsafe { real::$name($($arg),*) }
@@ -122,9 +122,9 @@ macro_rules! resolver {
         /// # Safety
         /// As the C library's function.
         #[unsafe(no_mangle)]
-        pub unsafe extern "C" fn $name($($arg: $type),*) -> c_int {
+        pub unsafe extern "C-unwind" fn $name($($arg: $type),*) -> c_int {
             static AT: AtomicPtr<c_void> = AtomicPtr::new(null_mut());
-            type Function = unsafe extern "C" fn($($type),*) -> c_int;
+            type Function = unsafe extern "C-unwind" fn($($type),*) -> c_int;
             dns::prepare();
             let found = real::address_of_any(&AT, [$text, $old_text]);
             // SAFETY: the C library's function of this name has this type.
@@ -138,7 +138,7 @@ macro_rules! resolver {
         /// # Safety
         /// As the C library's function.
         #[unsafe(no_mangle)]
-        pub unsafe extern "C" fn $old($($arg: $type),*) -> c_int {
+        pub unsafe extern "C-unwind" fn $old($($arg: $type),*) -> c_int {
             // SAFETY: the caller's promises.
             unsafe { $name($($arg),*) }
         }
@@ -185,7 +185,7 @@ resolver! {
 /// # Safety
 /// As `res_init(3)`.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn __res_init() -> c_int {
+pub unsafe extern "C-unwind" fn __res_init() -> c_int {
     // SAFETY: the call takes nothing.
     let done = unsafe { real::__res_init() };
     if done == 0 {
@@ -199,7 +199,7 @@ pub unsafe extern "C" fn __res_init() -> c_int {
 /// # Safety
 /// As `res_ninit(3)`.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn __res_ninit(state: *mut c_void) -> c_int {
+pub unsafe extern "C-unwind" fn __res_ninit(state: *mut c_void) -> c_int {
     // SAFETY: the caller's promise.
     let done = unsafe { real::__res_ninit(state) };
     if done == 0 {

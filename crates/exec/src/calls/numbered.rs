@@ -5,6 +5,7 @@
 //! may start a process or thread.
 
 use super::set_errno;
+use crate::cancel;
 use libc::{c_int, c_long};
 
 /// The calls that go to this library's functions. A number that is not here is the kernel's.
@@ -159,6 +160,17 @@ unsafe extern "C" fn by_number(
     e: usize,
     f: usize,
 ) -> c_long {
+    // As the C library's function, this is no cancellation point.
+    let state = cancel::off();
+    // SAFETY: the caller's promises.
+    let result = unsafe { called(number, [a, b, c, d, e, f]) };
+    cancel::set(state);
+    result
+}
+
+/// # Safety
+/// As the system call.
+unsafe fn called(number: c_long, [a, b, c, d, e, f]: [usize; 6]) -> c_long {
     let fd = a as c_int;
     // A length of C that the kernel takes as a word.
     let [b_int, c_int, d_int] = [b, c, d].map(|word| word as c_int);

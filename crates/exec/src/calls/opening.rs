@@ -374,8 +374,7 @@ pub(crate) fn listener_of(sock: &Sock, net: &Net, backlog: c_int) -> Result<TcpL
 ///
 /// # Safety
 /// As `accept(2)`.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn accept(fd: c_int, from: *mut sockaddr, len: *mut socklen_t) -> c_int {
+pub(super) unsafe fn accept(fd: c_int, from: *mut sockaddr, len: *mut socklen_t) -> c_int {
     // SAFETY: the caller's promises.
     unsafe { accept4(fd, from, len, 0) }
 }
@@ -384,8 +383,7 @@ pub unsafe extern "C" fn accept(fd: c_int, from: *mut sockaddr, len: *mut sockle
 ///
 /// # Safety
 /// As `accept4(2)`.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn accept4(
+pub(super) unsafe fn accept4(
     fd: c_int,
     from: *mut sockaddr,
     len: *mut socklen_t,
@@ -435,7 +433,7 @@ unsafe fn told(
     let written = unsafe { address::write(peer, from, len) };
     if let Err(error) = written {
         // SAFETY: the descriptor is the new one, of which no other code knows yet.
-        unsafe { super::close(new) };
+        unsafe { super::descriptor::close(new) };
         return Err(error);
     }
     Ok(new)

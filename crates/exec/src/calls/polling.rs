@@ -4,6 +4,7 @@
 //! A call that none of weir's sockets takes part in goes straight to the kernel.
 
 use super::answer;
+use crate::cancel;
 use crate::host::{self, running};
 use crate::ready_sets::{self, ReadySet, Waiting};
 use crate::signals;
@@ -14,7 +15,7 @@ use rustix::event::{PollFd, PollFlags};
 use std::os::fd::BorrowedFd;
 use std::ptr::null;
 use std::slice::from_raw_parts;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 use weir_socket::Net;
 
@@ -55,7 +56,7 @@ fn until(
     net: &Net,
     fds: &[pollfd],
     deadline: Option<Instant>,
-    mask: Option<&sigset_t>,
+    mask: *const sigset_t,
     mut ask: impl FnMut() -> c_int,
 ) -> c_int {
     until_listed(net, fds, deadline, mask, &|| None, &mut ask)
@@ -66,7 +67,7 @@ fn until_listed(
     net: &Net,
     fds: &[pollfd],
     deadline: Option<Instant>,
-    mask: Option<&sigset_t>,
+    mask: *const sigset_t,
     ready: &dyn Fn() -> Option<Arc<ReadySet>>,
     ask: &mut dyn FnMut() -> c_int,
 ) -> c_int {
@@ -97,26 +98,23 @@ fn until_listed(
 ///
 /// # Safety
 /// As `poll(2)`.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn poll(fds: *mut pollfd, count: nfds_t, time_ms: c_int) -> c_int {
+pub(super) unsafe fn poll(fds: *mut pollfd, count: nfds_t, time_ms: c_int) -> c_int {
     // SAFETY: the caller's promises.
-    let polled = unsafe { polled(fds, count) }.filter(|_| time_ms != 0);
-    let Some((net, all)) = polled else {
+    let Some((net, all)) = unsafe { polled(fds, count) }.filter(|_| time_ms != 0) else {
         // SAFETY: the caller's promises.
         return unsafe { real::poll(fds, count, time_ms) };
     };
     let _inside = signals::enter();
     // SAFETY: the caller's promises.
     let ask = || unsafe { real::poll(fds, count, 0) };
-    until(&net, &all, deadline_ms(time_ms), None, ask)
+    until(&net, &all, deadline_ms(time_ms), null(), ask)
 }
 
 /// `poll(2)`, as programs call it that are built with `_FORTIFY_SOURCE`.
 ///
 /// # Safety
 /// As `poll(2)`.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn __poll_chk(
+pub(super) unsafe fn __poll_chk(
     fds: *mut pollfd,
     count: nfds_t,
     time_ms: c_int,
@@ -131,18 +129,16 @@ pub unsafe extern "C" fn __poll_chk(
 ///
 /// # Safety
 /// As `ppoll(2)`.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn ppoll(
+pub(super) unsafe fn ppoll(
     fds: *mut pollfd,
     count: nfds_t,
     time: *const timespec,
     mask: *const sigset_t,
 ) -> c_int {
     // SAFETY: the caller's promises.
-    let (wait, mask_ref) = unsafe { (wait_of(time), mask.as_ref()) };
+    let wait = unsafe { wait_of(time) };
     // SAFETY: the caller's promises.
-    let polled = unsafe { polled(fds, count) };
-    let (Some((net, all)), Some(wait)) = (polled, wait) else {
+    let (Some((net, all)), Some(wait)) = (unsafe { polled(fds, count) }, wait) else {
         // SAFETY: the caller's promises.
         return unsafe { real::ppoll(fds, count, time, mask) };
     };
@@ -150,15 +146,14 @@ pub unsafe extern "C" fn ppoll(
     // SAFETY: the caller's promises.
     let ask = || unsafe { real::poll(fds, count, 0) };
     let deadline = wait.and_then(|wait| Instant::now().checked_add(wait));
-    until(&net, &all, deadline, mask_ref, ask)
+    until(&net, &all, deadline, mask, ask)
 }
 
 /// `ppoll(2)`, as programs call it that are built with `_FORTIFY_SOURCE`.
 ///
 /// # Safety
 /// As `ppoll(2)`.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn __ppoll_chk(
+pub(super) unsafe fn __ppoll_chk(
     fds: *mut pollfd,
     count: nfds_t,
     time: *const timespec,
@@ -201,6 +196,7 @@ unsafe fn polled(fds: *const pollfd, count: nfds_t) -> Option<(Net, Vec<pollfd>)
     if all.iter().filter(|fd| is_ours(fd)).count() == 0 {
         return None;
     }
+    cancel::test();
     let _inside = signals::enter();
     Some((running()?, all.to_vec()))
 }
@@ -224,9 +220,16 @@ pub unsafe extern "C" fn epoll_create(size: c_int) -> c_int {
 /// As `epoll_create1(2)`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn epoll_create1(flags: c_int) -> c_int {
+    if !host::is_configured() {
+        // SAFETY: the call takes a number.
+        return unsafe { real::epoll_create1(flags) };
+    }
+    let _inside = signals::enter();
+    // A fork of another thread comes before the set, or finds it.
+    let _sets = ready_sets::hold();
     // SAFETY: the call takes a number.
     let set = unsafe { real::epoll_create1(flags) };
-    if set >= 0 && host::is_configured() {
+    if set >= 0 {
         table::mark_plain_set(set, true);
     }
     set
@@ -236,8 +239,7 @@ pub unsafe extern "C" fn epoll_create1(flags: c_int) -> c_int {
 ///
 /// # Safety
 /// As `epoll_wait(2)`.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn epoll_wait(
+pub(super) unsafe fn epoll_wait(
     set: c_int,
     events: *mut epoll_event,
     most: c_int,
@@ -246,7 +248,9 @@ pub unsafe extern "C" fn epoll_wait(
     let waits = Waiting::begin(set);
     if !table::is_set(set) {
         // SAFETY: the caller's promises.
-        return unsafe { real::epoll_wait(set, events, most, time_ms) };
+        let ready = unsafe { real::epoll_wait(set, events, most, time_ms) };
+        waits.end();
+        return ready;
     }
     let wait = u64::try_from(time_ms).ok().map(Duration::from_millis);
     // SAFETY: the caller's promises.
@@ -257,8 +261,7 @@ pub unsafe extern "C" fn epoll_wait(
 ///
 /// # Safety
 /// As `epoll_pwait(2)`.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn epoll_pwait(
+pub(super) unsafe fn epoll_pwait(
     set: c_int,
     events: *mut epoll_event,
     most: c_int,
@@ -268,7 +271,9 @@ pub unsafe extern "C" fn epoll_pwait(
     let waits = Waiting::begin(set);
     if !table::is_set(set) {
         // SAFETY: the caller's promises.
-        return unsafe { real::epoll_pwait(set, events, most, time_ms, mask) };
+        let ready = unsafe { real::epoll_pwait(set, events, most, time_ms, mask) };
+        waits.end();
+        return ready;
     }
     let wait = u64::try_from(time_ms).ok().map(Duration::from_millis);
     // SAFETY: the caller's promises.
@@ -279,15 +284,13 @@ pub unsafe extern "C" fn epoll_pwait(
 ///
 /// # Safety
 /// As `epoll_pwait2(2)`.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn epoll_pwait2(
+pub(super) unsafe fn epoll_pwait2(
     set: c_int,
     events: *mut epoll_event,
     most: c_int,
     time: *const timespec,
     mask: *const sigset_t,
 ) -> c_int {
-    let waits = Waiting::begin(set);
     // SAFETY: the caller's promises.
     let time_ref = unsafe { time.as_ref() };
     let wait = match time_ref {
@@ -297,17 +300,28 @@ pub unsafe extern "C" fn epoll_pwait2(
     let Some(wait) = wait else {
         return answer(Err(libc::EINVAL));
     };
+    let waits = Waiting::begin(set);
+    if table::is_set(set) {
+        // SAFETY: the caller's promises.
+        return unsafe { wait_for(waits, set, (events, most), wait, mask) };
+    }
     // SAFETY: the caller's promises.
-    unsafe {
-        if table::is_set(set) {
-            wait_for(waits, set, (events, most), wait, mask)
-        } else if real::has(c"epoll_pwait2") {
+    let ready = unsafe {
+        if has_epoll_pwait2() {
             real::epoll_pwait2(set, events, most, time, mask)
         } else {
             // By its number, with a C library that does not know it.
             real::epoll_pwait(set, events, most, milliseconds(wait), mask)
         }
-    }
+    };
+    waits.end();
+    ready
+}
+
+/// Whether the C library has the function (since glibc 2.35), looked up once.
+fn has_epoll_pwait2() -> bool {
+    static HAS: OnceLock<bool> = OnceLock::new();
+    *HAS.get_or_init(|| real::has(c"epoll_pwait2"))
 }
 
 /// The argument of `epoll_wait(2)` for a wait, rounded up.
@@ -329,12 +343,16 @@ unsafe fn wait_for(
     wait: Option<Duration>,
     mask: *const sigset_t,
 ) -> c_int {
+    cancel::test();
     let is_short = wait == Some(Duration::ZERO);
     let Some(net) = (most > 0).then(running).flatten() else {
         let ms = milliseconds(wait);
         // SAFETY: the caller's promises.
-        return unsafe { real::epoll_pwait(set, events, most, ms, mask) };
+        let ready = unsafe { real::epoll_pwait(set, events, most, ms, mask) };
+        waits.end();
+        return ready;
     };
+    let waits = waits.kept();
     let _inside = signals::enter();
     if most == 1 && table::is_plain_set(set) {
         // There is no room for the kernel's descriptors beside a connection.
@@ -366,8 +384,6 @@ unsafe fn wait_for(
         events: libc::POLLIN,
         revents: 0,
     };
-    // SAFETY: the caller's promises.
-    let mask = unsafe { mask.as_ref() };
     let deadline = wait.and_then(|wait| Instant::now().checked_add(wait));
     until_listed(&net, &[one], deadline, mask, &ready, &mut ask)
 }
@@ -376,8 +392,7 @@ unsafe fn wait_for(
 ///
 /// # Safety
 /// As `select(2)`.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn select(
+pub(super) unsafe fn select(
     count: c_int,
     read: *mut fd_set,
     write: *mut fd_set,
@@ -398,7 +413,7 @@ pub unsafe extern "C" fn select(
     let _inside = signals::enter();
     let deadline = wait.and_then(|wait| Instant::now().checked_add(wait));
     // SAFETY: the caller's promises.
-    let ready = unsafe { select_until(&net, &fds, count, [read, write, except], deadline, None) };
+    let ready = unsafe { select_until(&net, &fds, count, [read, write, except], deadline, null()) };
     if let (Some(deadline), false) = (deadline, time.is_null()) {
         // As Linux, which returns the remaining time.
         let left = deadline.saturating_duration_since(Instant::now());
@@ -415,8 +430,7 @@ pub unsafe extern "C" fn select(
 ///
 /// # Safety
 /// As `pselect(2)`.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn pselect(
+pub(super) unsafe fn pselect(
     count: c_int,
     read: *mut fd_set,
     write: *mut fd_set,
@@ -425,7 +439,7 @@ pub unsafe extern "C" fn pselect(
     mask: *const sigset_t,
 ) -> c_int {
     // SAFETY: the caller's promises.
-    let (wait, mask_ref) = unsafe { (wait_of(time), mask.as_ref()) };
+    let wait = unsafe { wait_of(time) };
     // SAFETY: the caller's promises.
     let chosen = unsafe { selected(count, [read, write, except]) };
     let (Some((net, fds)), Some(wait)) = (chosen, wait) else {
@@ -435,7 +449,7 @@ pub unsafe extern "C" fn pselect(
     let _inside = signals::enter();
     let deadline = wait.and_then(|wait| Instant::now().checked_add(wait));
     // SAFETY: the caller's promises.
-    unsafe { select_until(&net, &fds, count, [read, write, except], deadline, mask_ref) }
+    unsafe { select_until(&net, &fds, count, [read, write, except], deadline, mask) }
 }
 
 /// Whether a set has a descriptor.
@@ -471,6 +485,7 @@ unsafe fn selected(count: c_int, sets: [*mut fd_set; 3]) -> Option<(Net, Vec<pol
     if chosen.filter(|fd| is_ours(*fd)).count() == 0 {
         return None;
     }
+    cancel::test();
     let all = (0..count).map(|fd| pollfd {
         fd,
         events: events(fd),
@@ -488,7 +503,7 @@ unsafe fn select_until(
     count: c_int,
     sets: [*mut fd_set; 3],
     deadline: Option<Instant>,
-    mask: Option<&sigset_t>,
+    mask: *const sigset_t,
 ) -> c_int {
     // The sets may be longer than the C library's type.
     let len = (count.max(0) as usize).div_ceil(64);

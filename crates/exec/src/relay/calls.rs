@@ -1,10 +1,12 @@
 //! Calls of an application on its end of a relayed pair. The kernel does them; what differs from a
 //! socket of TCP is made up for here.
 
+use super::Got;
 use super::datagram_calls;
 use super::guest;
 use super::name::{self, Kind, Name};
-use super::{Got, receive_passed};
+use super::passing::await_passed;
+use crate::cancel::{self, CANCELLED};
 use crate::sock::last_errno;
 use crate::{address, control, real, signals, table};
 use libc::{c_int, c_short, c_void, iovec, msghdr, size_t, sockaddr, socklen_t, ssize_t};
@@ -62,7 +64,7 @@ pub(crate) fn is_unopened(fd: c_int) -> bool {
 ///
 /// # Errors
 /// Why it has failed; `EINPROGRESS` after the time limit; `EINTR` after a signal whose handler was
-/// not installed with `SA_RESTART`.
+/// not installed with `SA_RESTART`; [`CANCELLED`] in a cancelled thread.
 pub(crate) fn await_open(fd: c_int, limit: Option<Duration>) -> Result<(), c_int> {
     let interrupts = signals::interrupts();
     let deadline = limit.and_then(|limit| Instant::now().checked_add(limit));
@@ -77,8 +79,15 @@ pub(crate) fn await_open(fd: c_int, limit: Option<Duration>) -> Result<(), c_int
             events: libc::POLLOUT,
             revents: 0,
         };
-        // SAFETY: one descriptor is given.
-        signals::outside(|| unsafe { real::poll(&raw mut one, 1, time_ms) });
+        let polled = signals::outside(|state| {
+            cancel::point(state, (&raw mut one, time_ms), |(one, time_ms)| {
+                // SAFETY: one descriptor is given.
+                unsafe { real::poll(one, 1, time_ms) as isize }
+            })
+        });
+        if polled < 0 && last_errno() == CANCELLED {
+            return Err(CANCELLED);
+        }
         if signals::interrupts() != interrupts {
             return Err(libc::EINTR);
         }
@@ -174,6 +183,7 @@ pub(crate) fn credentials(fd: c_int) -> Option<libc::ucred> {
 
 /// Whether the process that made the pair lives.
 pub(super) fn is_owner_alive(fd: c_int) -> bool {
+    let _inside = signals::enter();
     let Some(about) = credentials(fd).filter(|about| about.pid > 0) else {
         return true;
     };
@@ -323,11 +333,12 @@ pub(crate) fn accept(fd: c_int, name: Name, flags: c_int) -> Result<(c_int, Sock
     } else {
         0
     };
-    let new = match receive_passed(fd, cloexec)? {
+    let new = match await_passed(fd, cloexec)? {
         Got::Descriptor(new) => new,
         Got::Error(error) => return Err(error),
         Got::End => {
             if !is_owner_alive(fd) {
+                let _inside = signals::enter();
                 std::thread::sleep(GONE_PAUSE);
                 return Err(libc::ENETDOWN);
             }

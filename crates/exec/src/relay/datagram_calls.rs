@@ -8,7 +8,7 @@ use super::protocol::{DATAGRAM_MAX, HEADER, Header};
 use crate::calls::{length, rooms};
 use crate::control::{self, Ancillary, Beside, Given};
 use crate::sock::last_errno;
-use crate::{address, real, signals};
+use crate::{address, cancel, real, signals};
 use libc::{c_int, c_void, iovec, msghdr, size_t, ssize_t};
 use std::mem::zeroed;
 use std::net::SocketAddr;
@@ -49,8 +49,11 @@ unsafe fn send(fd: c_int, message: &msghdr, flags: c_int) -> Result<usize, c_int
     behind.msg_iov = parts.as_ptr().cast_mut();
     behind.msg_iovlen = parts.len();
     let kept = flags & libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
-    // SAFETY: the message is valid; the wait is the kernel's, which handlers interrupt.
-    let sent = unsafe { real::sendmsg(fd, &raw const behind, kept) };
+    // The wait is the kernel's, which handlers interrupt.
+    let sent = cancel::wait((fd, &raw const behind, kept), |(fd, behind, kept)| {
+        // SAFETY: the message is valid.
+        unsafe { real::sendmsg(fd, behind, kept) }
+    });
     if let Ok(sent) = usize::try_from(sent) {
         return Ok(sent.saturating_sub(HEADER));
     }
@@ -133,8 +136,11 @@ unsafe fn receive(fd: c_int, message: &mut msghdr, flags: c_int) -> Result<usize
         let mut behind: msghdr = unsafe { zeroed() };
         behind.msg_iov = parts.as_ptr().cast_mut();
         behind.msg_iovlen = parts.len();
-        // SAFETY: the message is valid; the wait is the kernel's, which handlers interrupt.
-        let count = unsafe { real::recvmsg(fd, &raw mut behind, flags) };
+        // The wait is the kernel's, which handlers interrupt.
+        let count = cancel::wait((fd, &raw mut behind, flags), |(fd, behind, flags)| {
+            // SAFETY: the message is valid.
+            unsafe { real::recvmsg(fd, behind, flags) }
+        });
         let count = match usize::try_from(count) {
             Ok(0) => return gone(fd).map_or(Ok(0), Err),
             Ok(count) => count,

@@ -1,8 +1,8 @@
 //! Messages that may pass a descriptor (`SCM_RIGHTS`, unix(7)).
 
-use crate::real;
 use crate::sock::last_errno;
-use libc::{c_int, iovec, msghdr};
+use crate::{cancel, real};
+use libc::{c_int, iovec, msghdr, ssize_t};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
 /// Linux' option of a Unix socket that may be sent descriptors, since 6.16.
@@ -85,6 +85,17 @@ pub(super) fn receive(
     room: &mut [u8],
     flags: c_int,
 ) -> Result<(usize, Option<c_int>), c_int> {
+    // SAFETY: the message is valid.
+    receive_by(room, |message| unsafe {
+        real::recvmsg(from, message, flags)
+    })
+}
+
+/// As [`receive`], by this call of `recvmsg(2)`.
+fn receive_by(
+    room: &mut [u8],
+    call: impl FnOnce(*mut msghdr) -> ssize_t,
+) -> Result<(usize, Option<c_int>), c_int> {
     let mut part = iovec {
         iov_base: room.as_mut_ptr().cast(),
         iov_len: room.len(),
@@ -95,8 +106,7 @@ pub(super) fn receive(
     // Without the padding: with it there would be room for two descriptors, and the second would stay.
     // SAFETY: the function computes a length.
     message.msg_controllen = unsafe { libc::CMSG_LEN(size_of::<c_int>() as u32) } as usize;
-    // SAFETY: the message is valid.
-    let count = unsafe { real::recvmsg(from, &raw mut message, flags) };
+    let count = call(&raw mut message);
     let count = usize::try_from(count).map_err(|_| last_errno())?;
     // SAFETY: the kernel has written the ancillary data.
     let fd = unsafe {
@@ -136,14 +146,37 @@ pub(crate) enum Got {
 /// # Errors
 /// As `recvmsg(2)`.
 pub(crate) fn receive_passed(from: c_int, flags: c_int) -> Result<Got, c_int> {
-    let mut bytes = [0; 4];
-    match receive(from, &mut bytes, flags)? {
-        (_, Some(fd)) => Ok(Got::Descriptor(fd)),
-        (0, None) => Ok(Got::End),
-        // A descriptor was lost if the process has as many as it may.
-        _ => match c_int::from_ne_bytes(bytes) {
-            0 => Ok(Got::Error(libc::EMFILE)),
-            error => Ok(Got::Error(error)),
-        },
+    let mut bytes = [0; PASS];
+    let got = receive(from, &mut bytes, flags)?;
+    Ok(Got::of(got, bytes))
+}
+
+/// As [`receive_passed`], of a thread that waits outside the library: handlers of the application interrupt it,
+/// and it may be cancelled.
+///
+/// # Errors
+/// As `recvmsg(2)`; [`CANCELLED`](cancel::CANCELLED).
+pub(super) fn await_passed(from: c_int, flags: c_int) -> Result<Got, c_int> {
+    let mut bytes = [0; PASS];
+    let got = receive_by(&mut bytes, |message| {
+        cancel::wait((from, message, flags), |(from, message, flags)| {
+            // SAFETY: the message is valid.
+            unsafe { real::recvmsg(from, message, flags) }
+        })
+    })?;
+    Ok(Got::of(got, bytes))
+}
+
+impl Got {
+    fn of(got: (usize, Option<c_int>), bytes: [u8; PASS]) -> Got {
+        match got {
+            (_, Some(fd)) => Got::Descriptor(fd),
+            (0, None) => Got::End,
+            // A descriptor was lost if the process has as many as it may.
+            _ => match c_int::from_ne_bytes(bytes) {
+                0 => Got::Error(libc::EMFILE),
+                error => Got::Error(error),
+            },
+        }
     }
 }

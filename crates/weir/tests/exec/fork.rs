@@ -275,7 +275,17 @@ os.wait()
 
 #[test]
 fn nginx_serves_from_workers_and_reloads() {
-    let Some(kernel) = bench("exec-nginx-workers", &["nginx", "curl"]) else {
+    nginx_reloads("exec-nginx-workers", "");
+}
+
+/// Each worker has a listener of its own.
+#[test]
+fn nginx_shares_a_port_among_its_workers() {
+    nginx_reloads("exec-nginx-reuseport", " reuseport");
+}
+
+fn nginx_reloads(name: &str, how: &str) {
+    let Some(kernel) = bench(name, &["nginx", "curl"]) else {
         return;
     };
     let dir = kernel.folder.path("");
@@ -287,7 +297,7 @@ fn nginx_serves_from_workers_and_reloads() {
          http {{ access_log off; sendfile on; tcp_nopush on;
            client_body_temp_path {dir}/a; proxy_temp_path {dir}/b; fastcgi_temp_path {dir}/c;
            uwsgi_temp_path {dir}/d; scgi_temp_path {dir}/e;
-           server {{ listen 192.0.2.5:8080; root {dir}; }} }}"
+           server {{ listen 192.0.2.5:8080{how}; root {dir}; }} }}"
     );
     let config = kernel.folder.write("nginx.conf", config.as_bytes());
     let errors = kernel.folder.path("errors");
@@ -392,4 +402,80 @@ fn redis_saves_in_the_background() {
     assert_eq!(cli("get key"), "value\n");
     kernel.output("redis-cli -h 192.0.2.5 shutdown nosave");
     assert_eq!(server.end().code, Some(0));
+}
+
+/// Of threads together, of a forked child its own, and of a program that another one replaces.
+#[test]
+fn counts_are_of_each_process() {
+    let Some(kernel) = bench("exec-counts", &["python3"]) else {
+        return;
+    };
+    let script = "
+import os, socket, sys, threading
+def opens(count):
+    for _ in range(count):
+        socket.create_connection(listener.getsockname()[:2]).close()
+listener = socket.create_server(('127.0.0.1', 0), backlog=100)
+threads = [threading.Thread(target=opens, args=(5,)) for _ in range(4)]
+for thread in threads:
+    thread.start()
+for thread in threads:
+    thread.join()
+for count in (3, 2):
+    child = os.fork()
+    if child == 0:
+        opens(count)
+        if count == 2:
+            os.execv('/bin/true', ['true'])
+        os._exit(0)
+    print(child, count)
+    os.waitpid(child, 0)
+print(os.getpid(), 21)
+";
+    let ended = exec(
+        &kernel,
+        &["--stats", "--loopback"],
+        &["python3", "-c", script],
+    )
+    .end();
+    assert_eq!(ended.code, Some(0), "{ended:?}");
+    assert_eq!(ended.stdout.lines().count(), 3);
+    for line in ended.stdout.lines() {
+        let (process, count) = line.split_once(' ').unwrap();
+        let said = format!("process {process}: sockets of weir {count}, of the kernel 0\n");
+        assert_eq!(ended.stderr.matches(&said).count(), 1, "{said}{ended:?}");
+    }
+}
+
+/// An inner command's counts are not for the outer one's file.
+#[test]
+fn an_inner_command_has_its_own_place_for_counts() {
+    let Some(kernel) = bench("exec-inner", &["python3"]) else {
+        return;
+    };
+    let counts = kernel.folder.path("counts");
+    let library = kernel.folder.path(LIBRARY);
+    let link = format!("shm:inner-{}", std::process::id());
+    let script = "import socket; socket.create_server(('198.51.100.5', 4000))";
+    let inner = [
+        env!("CARGO_BIN_EXE_weir"),
+        "exec",
+        "--library",
+        &library,
+        "--stats",
+        "--link",
+        &link,
+        "--addr",
+        "198.51.100.5/24",
+        "--",
+        "python3",
+        "-c",
+        script,
+    ];
+    let ended = exec(&kernel, &["--stats-file", &counts], &inner).end();
+    assert_eq!(ended.code, Some(0), "{ended:?}");
+    let said = "sockets of weir 1, of the kernel 0";
+    assert!(ended.stderr.contains(said), "{ended:?}");
+    let outer = std::fs::read_to_string(&counts).unwrap_or_default();
+    assert!(!outer.contains(said), "{outer}");
 }

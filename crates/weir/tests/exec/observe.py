@@ -384,6 +384,29 @@ def outcome(call):
 
 
 def shutting():
+    with connected() as stream:
+        stream.shutdown(socket.SHUT_WR)
+        tried("the end after the own", stream.recv, 10)
+        time.sleep(0.1)
+        # It has lost its port. The owner of a relayed one has forgotten it.
+        if not sys.argv[3:]:
+            what = (socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+            tried("IPV6_V6ONLY of a connection that is over", stream.setsockopt, *what)
+    if not sys.argv[3:]:
+        with socket.socket(FAMILY, STREAM) as client:
+            client.bind(("", 0))
+            client.connect((PEER, 7))
+            client.sendall(b"reset")
+            tried("a connection that is reset", client.recv, 1)
+            say("its address", client.getsockname()[0] == OWN)
+        with socket.socket(FAMILY, STREAM) as listener:
+            listener.listen()
+            port = listener.getsockname()[1]
+            copy = listener.dup()
+            with socket.create_connection((OWN, port)) as client:
+                listener.accept()[0].close()
+                copy.shutdown(0)
+                say("the port of a listener that was shut", copy.getsockname()[1] == port)
     with socket.socket(FAMILY, STREAM) as listener:
         listener.bind((OWN, 5005))
         listener.listen()

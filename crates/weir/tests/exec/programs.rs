@@ -181,6 +181,111 @@ ask(b, bound(port, socket.SO_REUSEADDR, socket.SO_REUSEPORT))
     assert_eq!(weirs, kernels);
 }
 
+/// By connect and by datagrams.
+#[test]
+fn a_socket_at_a_mapped_address_has_no_peers_of_ipv6() {
+    let Some(kernel) = bench("exec-mapped", &["python3"]) else {
+        return;
+    };
+    let script = "
+import errno, socket
+def tried(call, *arguments):
+    try:
+        print(call(*arguments))
+    except OSError as error:
+        print(errno.errorcode[error.errno])
+listener = socket.create_server(('::1', 24003), family=socket.AF_INET6)
+for kind in (socket.SOCK_STREAM, socket.SOCK_DGRAM):
+    for at in ('::ffff:127.0.0.1', '::ffff:0.0.0.0', '::'):
+        for to in (('::1', 24003), ('::', 24003)):
+            if kind == socket.SOCK_DGRAM:
+                one = socket.socket(socket.AF_INET6, kind)
+                one.bind((at, 0))
+                tried(one.sendto, b'datagram', to)
+            elif to[0] == '::':
+                continue
+            one = socket.socket(socket.AF_INET6, kind)
+            one.bind((at, 0))
+            tried(one.connect, to)
+";
+    let [kernels, weirs] = on_both(&kernel, &["python3", "-c", script]);
+    assert!(
+        kernels.starts_with("EAFNOSUPPORT\nEAFNOSUPPORT\nNone\nEAFNOSUPPORT\n"),
+        "{kernels}"
+    );
+    assert_eq!(weirs, kernels);
+}
+
+/// Processes with a listener and a UDP socket each at one address; one is killed.
+#[test]
+fn processes_share_an_address_by_reuseport() {
+    let Some(kernel) = bench("exec-reuseport", &["python3"]) else {
+        return;
+    };
+    let script = "
+import os, signal, socket, threading, time
+at = ('127.0.0.1', 24002)
+def bound(kind, *options):
+    one = socket.socket(socket.AF_INET, kind)
+    for option in options:
+        one.setsockopt(socket.SOL_SOCKET, option, 1)
+    try:
+        one.bind(at)
+    except OSError as error:
+        print(error.errno)
+    return one
+def answers(datagrams, name):
+    while True:
+        _, peer = datagrams.recvfrom(10)
+        datagrams.sendto(name, peer)
+def serves(name, ready):
+    listener = bound(socket.SOCK_STREAM, socket.SO_REUSEPORT)
+    listener.listen(64)
+    datagrams = bound(socket.SOCK_DGRAM, socket.SO_REUSEPORT)
+    threading.Thread(target=answers, args=(datagrams, name), daemon=True).start()
+    os.write(ready, b'r')
+    while True:
+        connection, _ = listener.accept()
+        connection.sendall(name)
+        connection.close()
+def ask(count, kind):
+    names = []
+    for _ in range(count):
+        one = socket.socket(socket.AF_INET, kind)
+        one.settimeout(5)
+        one.connect(at)
+        if kind == socket.SOCK_DGRAM:
+            one.send(b'?')
+        names.append(one.recv(1))
+        one.close()
+    print(len(names), sorted(set(names)))
+keeps = socket.create_server(('127.0.0.1', 0))
+ready = os.pipe()
+children = []
+for name in (b'a', b'b'):
+    child = os.fork()
+    if child == 0:
+        serves(name, ready[1])
+    children.append(child)
+for _ in children:
+    os.read(ready[0], 1)
+for kind in (socket.SOCK_STREAM, socket.SOCK_DGRAM):
+    bound(kind)
+    bound(kind, socket.SO_REUSEADDR)
+    ask(60, kind)
+os.kill(children[0], signal.SIGKILL)
+os.waitpid(children[0], 0)
+time.sleep(0.3)
+ask(20, socket.SOCK_STREAM)
+ask(20, socket.SOCK_DGRAM)
+os.kill(children[1], signal.SIGKILL)
+";
+    let [kernels, weirs] = on_both(&kernel, &["python3", "-c", script]);
+    let expected = "98\n98\n60 [b'a', b'b']\n".repeat(2) + &"20 [b'b']\n".repeat(2);
+    assert_eq!(kernels, expected);
+    assert_eq!(weirs, kernels);
+}
+
 /// Of sockets that another process has, too.
 #[test]
 fn an_address_is_free_once_its_socket_is_closed() {

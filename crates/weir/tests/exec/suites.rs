@@ -422,3 +422,72 @@ fn suite_of_uvloop() {
     };
     compare(&suite, "uvloop");
 }
+
+/// Each with lines of a suite, and a line that is none.
+#[test]
+fn results_of_suites_are_read() {
+    let pairs = |results: BTreeMap<String, String>| {
+        let pairs = results
+            .into_iter()
+            .map(|(name, result)| format!("{name} {result}"));
+        pairs.collect::<Vec<_>>()
+    };
+    let unittest = "\
+test_one (test.test_socket.A.test_one) ... ok
+test_two (test.test_socket.A.test_two)
+What it is. ... FAIL
+test_three (test.test_socket.A.test_three) ... skipped 'no driver'
+test_four (test.test_socket.A.test_four) ... printed by the test
+ok
+test_five (test.test_socket.A.test_five) ... expected failure
+Ran 5 tests in 0.1s
+OK
+";
+    assert_eq!(
+        pairs(of_unittest(unittest)),
+        [
+            "test.test_socket.A.test_five expected failure",
+            "test.test_socket.A.test_four ok",
+            "test.test_socket.A.test_one ok",
+            "test.test_socket.A.test_three skipped",
+            "test.test_socket.A.test_two FAIL",
+        ]
+    );
+    let redis = "\
+[\x1b[0;32mok\x1b[0m]: Pipelining (works) (12 ms)
+[err]: AUTH fails in tests/unit/auth.tcl
+[testing]: unit/auth
+[1/1 done]: unit/auth (2 seconds)
+";
+    assert_eq!(
+        pairs(of_redis(redis)),
+        ["AUTH fails err", "Pipelining (works) ok"]
+    );
+    let tap = "\
+1..3
+ok 1 - tcp_bind
+not ok 2 - tcp_open
+# Output from process `tcp_open`:
+ok 3 - udp_send # SKIP no network
+";
+    assert_eq!(
+        pairs(of_tap(tap)),
+        ["tcp_bind ok", "tcp_open not ok", "udp_send skipped"]
+    );
+    let automake = "\
+PASS: 1 - HTTP GET
+FAIL: 2 - HTTP PUT data, protocol
+SKIP: 3 - curl lacks IPv6
+TESTDONE: 2 tests
+";
+    assert_eq!(
+        pairs(of_automake(automake)),
+        ["test 1 PASS", "test 2 FAIL", "test 3 SKIP"]
+    );
+    let counts = "\
+process 7: sockets of weir 12, of the kernel 3
+process 7: calls on weir's: read 5
+process 8: sockets of weir 1, of the kernel 0
+";
+    assert_eq!(sockets(counts), [13, 3]);
+}

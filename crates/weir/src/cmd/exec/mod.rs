@@ -266,6 +266,8 @@ fn give_sockets(
         rules,
         ..plan
     };
+    // That of a `weir exec` around this one.
+    command.env_remove("WEIR_EXEC_STATS");
     let mut options = Vec::new();
     options.extend(args.io_uring.then_some("io_uring"));
     options.extend((args.stats || args.stats_file.is_some()).then_some("stats"));
