@@ -90,9 +90,7 @@ pub(crate) fn run(args: &Args) -> Result<(), CliError> {
     let config = args.config.clone().unwrap_or_default();
     let keeps_nothing = args.runtime_dir().is_none();
     let (policy, accounts) = policy(&config, keeps_nothing)?;
-    if !rustix::process::geteuid().is_root() {
-        return Err(CliError::run("the broker must be started as root"));
-    }
+    has_capabilities()?;
     allow_open_files();
     // Before ports of an earlier broker are taken over: the address may be in use.
     let metrics = args.metrics.map(Metrics::serve).transpose()?;
@@ -216,6 +214,32 @@ fn exposition<F: Backend>(daemon: &Daemon<F>) -> Exposition {
         ],
     );
     out
+}
+
+/// Checks that the process has the capabilities without which a broker cannot
+/// open a port, whatever its user is.
+fn has_capabilities() -> Result<(), CliError> {
+    use rustix::thread::{CapabilitySet, capabilities};
+    let sets = capabilities(None).map_err(|error| {
+        CliError::run(format!("cannot read the process's capabilities: {error}"))
+    })?;
+    let needed = [
+        ("CAP_NET_ADMIN", CapabilitySet::NET_ADMIN),
+        ("CAP_NET_RAW", CapabilitySet::NET_RAW),
+        ("CAP_BPF", CapabilitySet::BPF),
+    ];
+    let missing = needed
+        .iter()
+        .filter(|(_, one)| !sets.effective.contains(*one));
+    let missing: Vec<&str> = missing.map(|(name, _)| *name).collect();
+    if missing.is_empty() {
+        return Ok(());
+    }
+    Err(CliError::run(format!(
+        "the broker lacks {}: start it as root, or as another user with AmbientCapabilities= in its \
+         unit or setpriv --ambient-caps",
+        missing.join(" and ")
+    )))
 }
 
 /// Removes the state that brokers have left.
