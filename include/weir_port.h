@@ -72,7 +72,7 @@ struct weir_port_options {
                              most 65535 */
     const char *broker;   /* path of the broker's socket; then the port is opened
                              through this broker only. Default: as `weir listen`,
-                             /run/weir/broker.sock, or in this process if no
+                             /run/weir/broker/socket, or in this process if no
                              broker serves its network and the user is root */
     const char *fanout;   /* the share of the frames that the port gets, by flow:
                              "0/4" is the first of four equal ones; a name is a

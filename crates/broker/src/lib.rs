@@ -61,6 +61,7 @@ pub mod interface;
 pub mod policy;
 pub mod protocol;
 pub mod runtime_dir;
+mod trusted_path;
 
 pub use byte_size::{Bytes, NotASize};
 pub use client::{

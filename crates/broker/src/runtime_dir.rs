@@ -2,10 +2,11 @@
 //! which the next broker sees which programs still hold them.
 //!
 //! ```text
-//!  /run/weir/
+//!  /run/weir/broker/  of the broker's user; /run/weir is root's, and has taps and more
+//!  ├── socket       and socket.root: see the protocol
 //!  ├── lock         locked by the broker
-//!  ├── bpf/         a BPF file system, of root alone: what divides frames
-//!  └── ports/       of root alone
+//!  ├── bpf/         a BPF file system, of the broker's user alone: what divides frames
+//!  └── ports/       of the broker's user alone
 //!      ├── 7.port   what port 7 is (JSON, the last line)
 //!      └── 7.held   locked by the process of port 7
 //! ```
@@ -18,7 +19,8 @@
 use crate::engine::kernel::SweepError;
 use crate::policy::PeerCred;
 use crate::protocol::OpenPort;
-use rustix::fs::{self, AtFlags, FlockOperation, Mode, OFlags};
+use crate::trusted_path::owner_of;
+use rustix::fs::{self, AtFlags, FlockOperation, Gid, Mode, OFlags, Stat, Uid};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
@@ -32,7 +34,11 @@ use weir_link::bpf::{PinError, PinFolder};
 use weir_link::live::EgressError;
 
 /// The default path of the folder.
-pub const FOLDER_DEFAULT: &str = "/run/weir";
+pub const FOLDER_DEFAULT: &str = "/run/weir/broker";
+
+/// The folder of all that weir keeps at run time, root's alone: a broker of
+/// another user must not be able to replace what root's processes find there.
+pub(crate) const ROOT_FOLDER: &str = "/run/weir";
 
 /// Size in bytes from which on a port's file is rewritten instead of appended
 /// to: no request is longer.
@@ -55,7 +61,9 @@ pub enum RuntimeDirError {
     },
     /// Other users could change the folder.
     #[error(
-        "{} belongs to user {uid}, with mode {mode:o}: it must be root's, and nobody else's to write", path.display()
+        "{} belongs to user {uid}, with mode {mode:o}: it must belong to the broker's user, here {own}, which \
+         alone may write to it; as root, `weir broker --clean` removes what a broker of another user has left",
+        path.display()
     )]
     NotOurs {
         /// The folder.
@@ -64,6 +72,30 @@ pub enum RuntimeDirError {
         uid: u32,
         /// The folder's mode.
         mode: u32,
+        /// The process's user.
+        own: u32,
+    },
+    /// A broker that is not root finds no folder, or no BPF file system in it.
+    #[error(
+        "{} is not prepared for a broker of user {uid}: as root, run `weir broker --prepare {uid}` with the \
+         same --socket and --keep",
+        path.display()
+    )]
+    NotPrepared {
+        /// The folder.
+        path: PathBuf,
+        /// The broker's user.
+        uid: u32,
+    },
+    /// Other users than root could replace the folder.
+    #[error(
+        "users other than root could replace {}: each folder on the way to it must be root's, and no \
+         other user may write to it, not even to a sticky one as /tmp",
+        path.display()
+    )]
+    NotRoots {
+        /// The folder.
+        path: PathBuf,
     },
     /// The BPF file system.
     #[error(transparent)]
@@ -175,6 +207,11 @@ impl PortRecord {
 const FOLDER: OFlags = OFlags::DIRECTORY
     .union(OFlags::NOFOLLOW)
     .union(OFlags::CLOEXEC);
+const FOLDER_MODE: Mode = Mode::from_raw_mode(0o755);
+/// Of all files in the folder: no link is followed, no FIFO waited for.
+const FILE: OFlags = OFlags::NOFOLLOW
+    .union(OFlags::NONBLOCK)
+    .union(OFlags::CLOEXEC);
 const OWNER: Mode = Mode::RUSR.union(Mode::WUSR);
 
 impl RuntimeDir {
@@ -184,13 +221,85 @@ impl RuntimeDir {
     /// # Errors
     /// See [`RuntimeDirError`].
     pub fn open(path: &Path) -> Result<RuntimeDir, RuntimeDirError> {
+        let own = rustix::process::geteuid();
         let folder = open_folder(path)?;
-        let lock = fs::openat(
-            &folder,
-            "lock",
-            OFlags::RDWR | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::CLOEXEC,
-            OWNER,
-        );
+        let bpf = path.join("bpf");
+        let pins = || match PinFolder::mount(&bpf) {
+            Err(PinError::NotPermitted { .. }) if !own.is_root() => {
+                let (path, uid) = (path.to_owned(), own.as_raw());
+                Err(RuntimeDirError::NotPrepared { path, uid })
+            }
+            pins => Ok(pins?),
+        };
+        RuntimeDir::locked(path, &folder, pins)
+    }
+
+    /// Makes the folder, if it is missing, and checks that it is the process's
+    /// user's: what [`open`](Self::open) begins with. Before that, no file may be
+    /// made in it.
+    ///
+    /// # Errors
+    /// See [`RuntimeDirError`].
+    pub fn make(path: &Path) -> Result<(), RuntimeDirError> {
+        open_folder(path).map(drop)
+    }
+
+    /// Makes the folder for brokers of another user, and mounts the BPF file
+    /// system, which such a broker may not; changes nothing if that is done.
+    /// Needs root.
+    ///
+    /// # Errors
+    /// See [`RuntimeDirError`]; if a broker of another user has state there.
+    pub fn prepare(path: &Path, uid: u32, gid: u32) -> Result<(), RuntimeDirError> {
+        make_root_folder(path)?;
+        if !is_below_roots(path) {
+            let path = path.to_owned();
+            return Err(RuntimeDirError::NotRoots { path });
+        }
+        made(fs::mkdir(path, FOLDER_MODE)).map_err(failed("make the folder", path))?;
+        let folder = fs::open(path, FOLDER, Mode::empty()).map_err(failed("open", path))?;
+        let stat = fs::fstat(&folder).map_err(failed("look at", path))?;
+        // Root's, if it was made above, or by an earlier attempt.
+        let names = fs::Dir::read_from(&folder).map_err(failed("list", path))?;
+        let mut names = names.flatten().filter(|entry| {
+            let name = entry.file_name().to_bytes();
+            ![&b"."[..], b"..", b"bpf"].contains(&name)
+        });
+        if stat.st_uid != uid && (stat.st_uid != 0 || names.next().is_some()) {
+            return Err(not_ours(path, &stat, uid));
+        }
+        PinFolder::mount_for(&path.join("bpf"), uid, gid)?;
+        // The last step: from now on the user can change what is in the folder.
+        let (uid, gid) = (Uid::from_raw(uid), Gid::from_raw(gid));
+        fs::fchown(&folder, Some(uid), Some(gid))
+            .and_then(|()| fs::fchmod(&folder, FOLDER_MODE))
+            .map_err(failed("give away", path))
+    }
+
+    /// The folder of a broker of this user, or for root, of any user.
+    fn open_to_clean(path: &Path) -> Result<RuntimeDir, RuntimeDirError> {
+        let own = rustix::process::geteuid();
+        let (folder, stat) = open_checked(path)?;
+        if stat.st_uid == own.as_raw() || !own.is_root() {
+            return RuntimeDir::open(path);
+        }
+        if stat.st_mode & 0o022 != 0 || !is_below_roots(path) {
+            return Err(not_ours(path, &stat, own.as_raw()));
+        }
+        let bpf = path.join("bpf");
+        let pins = || Ok(PinFolder::mount_for(&bpf, stat.st_uid, stat.st_gid)?);
+        RuntimeDir::locked(path, &folder, pins)
+    }
+
+    /// Locks the folder and opens what is in it. It may be another user's, who
+    /// may have put any file there: links are not followed, and no file is waited
+    /// for.
+    fn locked(
+        path: &Path,
+        folder: &OwnedFd,
+        pins: impl FnOnce() -> Result<PinFolder, RuntimeDirError>,
+    ) -> Result<RuntimeDir, RuntimeDirError> {
+        let lock = fs::openat(folder, "lock", OFlags::RDWR | OFlags::CREATE | FILE, OWNER);
         let lock = lock.map_err(failed("open the lock in", path))?;
         match fs::flock(&lock, FlockOperation::NonBlockingLockExclusive) {
             Ok(()) => {}
@@ -200,12 +309,12 @@ impl RuntimeDir {
             }
             Err(error) => return Err(failed("lock", path)(error)),
         }
-        made(fs::mkdirat(&folder, "ports", Mode::RWXU)).map_err(failed("make `ports` in", path))?;
-        let ports = fs::openat(&folder, "ports", FOLDER, Mode::empty());
+        made(fs::mkdirat(folder, "ports", Mode::RWXU)).map_err(failed("make `ports` in", path))?;
+        let ports = fs::openat(folder, "ports", FOLDER, Mode::empty());
         Ok(RuntimeDir {
             path: path.to_owned(),
             ports: ports.map_err(failed("open `ports` in", path))?,
-            pins: Arc::new(PinFolder::mount(&path.join("bpf"))?),
+            pins: Arc::new(pins()?),
             open_records: VecDeque::new(),
             _lock: lock,
         })
@@ -225,7 +334,7 @@ impl RuntimeDir {
     pub(crate) fn save(&mut self, port: &PortRecord) -> io::Result<()> {
         self.open_records.retain(|one| one.port != port.port);
         let (new, name) = (format!("{}.new", port.port), format!("{}.port", port.port));
-        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::TRUNC | OFlags::CLOEXEC;
+        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::TRUNC | FILE;
         let text = line(port)?;
         let file = fs::openat(&self.ports, &new, flags, OWNER)?;
         File::from(file).write_all(&text)?;
@@ -263,7 +372,7 @@ impl RuntimeDir {
     }
 
     fn open_changed(&self, port: u32) -> io::Result<OpenRecord> {
-        let flags = OFlags::WRONLY | OFlags::APPEND | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let flags = OFlags::WRONLY | OFlags::APPEND | FILE;
         let name = format!("{port}.port");
         let file = File::from(fs::openat(&self.ports, &name, flags, Mode::empty())?);
         let len = usize::try_from(file.metadata()?.len()).unwrap_or(usize::MAX);
@@ -272,7 +381,7 @@ impl RuntimeDir {
 
     /// The descriptor with the lock that keeps a port alive, for its program.
     pub(crate) fn lifetime_fd(&self, port: u32) -> io::Result<OwnedFd> {
-        let flags = OFlags::RDONLY | OFlags::CREATE | OFlags::CLOEXEC;
+        let flags = OFlags::RDONLY | OFlags::CREATE | FILE;
         let held = fs::openat(&self.ports, format!("{port}.held"), flags, OWNER)?;
         fs::flock(&held, FlockOperation::NonBlockingLockShared)?;
         Ok(held)
@@ -280,7 +389,7 @@ impl RuntimeDir {
 
     /// Whether a program holds the port.
     pub(crate) fn is_owned(&self, port: u32) -> bool {
-        let flags = OFlags::RDONLY | OFlags::CLOEXEC;
+        let flags = OFlags::RDONLY | FILE;
         let held = fs::openat(&self.ports, format!("{port}.held"), flags, Mode::empty());
         held.is_ok_and(|held| {
             fs::flock(&held, FlockOperation::NonBlockingLockExclusive) == Err(Errno::WOULDBLOCK)
@@ -323,7 +432,7 @@ impl RuntimeDir {
     }
 
     fn port(&self, number: u32) -> Option<PortRecord> {
-        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let flags = OFlags::RDONLY | FILE;
         let file = fs::openat(&self.ports, format!("{number}.port"), flags, Mode::empty());
         let mut text = Vec::new();
         let file = io::Read::take(File::from(file.ok()?), (PORT_LEN_MAX + LINE_LEN_MAX) as u64);
@@ -334,12 +443,13 @@ impl RuntimeDir {
 
     /// Removes all state that a broker left, including the folder's contents
     /// and the BPF file system; returns what there was. Ports that are still open
-    /// receive nothing any more.
+    /// receive nothing any more. Root removes also what a broker of another user
+    /// left.
     ///
     /// # Errors
     /// See [`RuntimeDirError`]; [`RuntimeDirError::InUse`] while a broker runs.
     pub fn clean(path: &Path) -> Result<Cleaned, RuntimeDirError> {
-        let mut keep = RuntimeDir::open(path)?;
+        let mut keep = RuntimeDir::open_to_clean(path)?;
         let numbers = keep.numbers();
         let cleaned = Cleaned {
             open: numbers.iter().filter(|port| keep.is_owned(**port)).count(),
@@ -357,7 +467,7 @@ impl RuntimeDir {
         drop(keep.pins);
         let bpf = path.join("bpf");
         PinFolder::unmount(&bpf)?;
-        let folder = open_folder(path)?;
+        let (folder, _) = open_checked(path)?;
         let remove = |name: &str, flags| match fs::unlinkat(&folder, name, flags) {
             Ok(()) | Err(Errno::NOENT) => Ok(()),
             Err(error) => Err(failed("clean", path)(error)),
@@ -396,23 +506,62 @@ fn sweep_all(pins: &Arc<PinFolder>) -> Result<(), SweepError> {
     }
 }
 
+/// Opens the folder, which is made if it is missing and must be the process's
+/// user's.
 pub(crate) fn open_folder(path: &Path) -> Result<OwnedFd, RuntimeDirError> {
-    let mode = Mode::RWXU | Mode::RGRP | Mode::XGRP | Mode::ROTH | Mode::XOTH;
-    let is_new = fs::mkdir(path, mode);
-    let folder = fs::open(path, FOLDER, Mode::empty()).map_err(failed("open", path))?;
-    match is_new {
-        // Regardless of the process's umask: the socket may be in the folder.
-        Ok(()) => fs::fchmod(&folder, mode).map_err(failed("make the folder", path))?,
-        Err(Errno::EXIST) => {}
-        Err(error) => return Err(failed("make the folder", path)(error)),
-    }
-    let stat = fs::fstat(folder.as_fd()).map_err(failed("look at", path))?;
-    let (uid, mode) = (stat.st_uid, stat.st_mode & 0o7777);
-    if uid != rustix::process::geteuid().as_raw() || mode & 0o022 != 0 {
-        let path = path.to_owned();
-        return Err(RuntimeDirError::NotOurs { path, uid, mode });
+    let own = rustix::process::geteuid().as_raw();
+    let (folder, stat) = open_checked(path)?;
+    if stat.st_uid != own || stat.st_mode & 0o022 != 0 {
+        return Err(not_ours(path, &stat, own));
     }
     Ok(folder)
+}
+
+/// Opens the folder, which is made if it is missing.
+fn open_checked(path: &Path) -> Result<(OwnedFd, Stat), RuntimeDirError> {
+    let own = rustix::process::geteuid();
+    if own.is_root() {
+        make_root_folder(path)?;
+    }
+    let is_new = fs::mkdir(path, FOLDER_MODE);
+    match is_new {
+        Ok(()) | Err(Errno::EXIST) => {}
+        Err(Errno::ACCESS | Errno::PERM | Errno::NOENT) if !own.is_root() => {
+            let (path, uid) = (path.to_owned(), own.as_raw());
+            return Err(RuntimeDirError::NotPrepared { path, uid });
+        }
+        Err(error) => return Err(failed("make the folder", path)(error)),
+    }
+    let folder = fs::open(path, FOLDER, Mode::empty()).map_err(failed("open", path))?;
+    if is_new.is_ok() {
+        // Regardless of the process's umask: the socket may be in the folder.
+        fs::fchmod(&folder, FOLDER_MODE).map_err(failed("make the folder", path))?;
+    }
+    let stat = fs::fstat(folder.as_fd()).map_err(failed("look at", path))?;
+    Ok((folder, stat))
+}
+
+/// Makes the folder that the default one is in, which must be root's.
+fn make_root_folder(path: &Path) -> Result<(), RuntimeDirError> {
+    if path != Path::new(FOLDER_DEFAULT) {
+        return Ok(());
+    }
+    open_folder(Path::new(ROOT_FOLDER)).map(drop)
+}
+
+/// Whether root alone can replace the folder.
+fn is_below_roots(path: &Path) -> bool {
+    let parent = path.parent().filter(|parent| *parent != Path::new(""));
+    owner_of(parent.unwrap_or(Path::new(".")), 0).is_ok_and(|owner| owner.is_some())
+}
+
+fn not_ours(path: &Path, stat: &Stat, own: u32) -> RuntimeDirError {
+    RuntimeDirError::NotOurs {
+        path: path.to_owned(),
+        uid: stat.st_uid,
+        mode: stat.st_mode & 0o7777,
+        own,
+    }
 }
 
 fn made(result: rustix::io::Result<()>) -> rustix::io::Result<()> {

@@ -258,7 +258,7 @@ fn ports_of_root_without_a_broker_are_shown_to_root() {
     }
     let listed = net.weir(&["ports"]).end();
     let said =
-        "no broker listens on /run/weir/broker.sock: shown are only ports that programs of root";
+        "no broker listens on /run/weir/broker/socket: shown are only ports that programs of root";
     assert!(listed.stderr.contains(said), "{listed:?}");
     let table = listed.stdout;
     assert!(table.contains("udp dst port 5078"), "{table}");

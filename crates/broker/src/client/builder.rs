@@ -16,7 +16,7 @@ use weir_filter::lang::Language;
 use weir_wire::LinkType;
 
 /// The default path of the broker's socket.
-pub const SOCKET_DEFAULT: &str = "/run/weir/broker.sock";
+pub const SOCKET_DEFAULT: &str = "/run/weir/broker/socket";
 
 /// The default size of a queue, in bytes.
 const QUEUE_DEFAULT: Bytes = Bytes(1 << 20);

@@ -13,7 +13,7 @@
 use crate::protocol::{
     Channel, InterfaceStatus, Listener, PortStatus, Response, ServerMessage, decode, encode,
 };
-use crate::runtime_dir::{FOLDER_DEFAULT, open_folder};
+use crate::runtime_dir::{ROOT_FOLDER, open_folder};
 use rustix::fs::Mode;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -34,13 +34,13 @@ pub struct LocalPorts {
 }
 
 fn folder() -> PathBuf {
-    Path::new(FOLDER_DEFAULT).join("local")
+    Path::new(ROOT_FOLDER).join("local")
 }
 
 /// Opens the socket at which this process lists its ports; `None` if that
 /// fails, and then its ports are not listed.
 pub(super) fn announce(namespace: u64) -> Option<Listener> {
-    open_folder(Path::new(FOLDER_DEFAULT)).ok()?;
+    open_folder(Path::new(ROOT_FOLDER)).ok()?;
     let folder = folder();
     match rustix::fs::mkdir(&folder, Mode::RWXU) {
         Ok(()) | Err(rustix::io::Errno::EXIST) => {}

@@ -4,7 +4,7 @@
 //! reopening does not evade the policy.
 
 use crate::policy::PeerCred;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Weak;
 
 /// A ring of a closed port.
@@ -74,29 +74,33 @@ impl LingeringRings {
     }
 
     /// Forgets rings that are gone: all of a user under a grant, and up to
-    /// [`CHECKED_MAX`] others of the grant. Each check takes the kernel one or
-    /// two microseconds.
-    pub(super) fn reap(&mut self, grant: usize, uid: u32, is_there: impl Fn(u32) -> bool) {
+    /// [`CHECKED_MAX`] others of the grant. `gone` selects those that are, by
+    /// their ids; each check takes the kernel one or two microseconds.
+    pub(super) fn reap(&mut self, grant: usize, uid: u32, gone: impl FnOnce(&[u32]) -> Vec<u32>) {
         self.ending.retain(|(life, _)| life.strong_count() > 0);
         // Rings of other grants are checked with requests under those grants.
         let is_others = |of: Option<usize>| of.is_some_and(|of| of != grant);
-        let is_there = |ghost: &LingeringRing| ghost.ring.is_some_and(&is_there);
         let is_own = |ghost: &LingeringRing| !is_others(ghost.grant) && ghost.who.uid == uid;
-        self.made.retain(|ghost| !is_own(ghost) || is_there(ghost));
+        let own = self.made.iter().filter(|ghost| is_own(ghost));
+        let mut asked: Vec<u32> = own.filter_map(|ghost| ghost.ring).collect();
         let mut left = CHECKED_MAX;
         for _ in 0..self.made.len() {
             // The next check continues after this one.
             let next = self.made.pop_front_if(|_| left > 0);
             let Some(ghost) = next else { break };
-            if is_others(ghost.grant) || is_own(&ghost) {
-                self.made.push_back(ghost);
-                continue;
+            if !is_others(ghost.grant) && !is_own(&ghost) {
+                left -= 1;
+                asked.extend(ghost.ring);
             }
-            left -= 1;
-            if is_there(&ghost) {
-                self.made.push_back(ghost);
-            }
+            self.made.push_back(ghost);
         }
+        self.forget(&gone(&asked));
+    }
+
+    fn forget(&mut self, gone: &[u32]) {
+        let gone: BTreeSet<u32> = gone.iter().copied().collect();
+        let is_gone = |ring: u32| gone.contains(&ring);
+        self.made.retain(|ghost| !ghost.ring.is_none_or(is_gone));
     }
 
     /// The charges beside those of open ports under a grant, of a user and of
@@ -121,10 +125,11 @@ impl LingeringRings {
     /// is forgotten once it is gone.
     pub(super) fn regrant(
         &mut self,
-        is_there: impl Fn(u32) -> bool,
+        gone: impl FnOnce(&[u32]) -> Vec<u32>,
         grant: impl Fn(&PeerCred, &str) -> Option<usize>,
     ) {
-        self.made.retain(|ghost| ghost.ring.is_some_and(&is_there));
+        let made: Vec<u32> = self.made.iter().filter_map(|ghost| ghost.ring).collect();
+        self.forget(&gone(&made));
         let unmade = self.unmade.values_mut().map(|(_, ghost)| ghost);
         let ending = self.ending.iter_mut().map(|(_, ghost)| ghost);
         for ghost in self.made.iter_mut().chain(unmade).chain(ending) {
@@ -151,6 +156,11 @@ mod tests {
         }
     }
 
+    fn without(rings: &[u32], is_there: impl Fn(u32) -> bool) -> Vec<u32> {
+        let rings = rings.iter().copied();
+        rings.filter(|ring| !is_there(*ring)).collect()
+    }
+
     #[test]
     fn an_interface_that_is_given_up_leaves_what_is_being_made_until_it_is() {
         let (mut ghosts, life) = (LingeringRings::default(), Arc::new(()));
@@ -159,7 +169,7 @@ mod tests {
         ghosts.add(3, 7, ghost(3, Some(33)));
         ghosts.close_interface(7, &Arc::downgrade(&life));
         let held = |ghosts: &mut LingeringRings, uid| {
-            ghosts.reap(0, uid, |ring| ring == 33);
+            ghosts.reap(0, uid, |rings| without(rings, |ring| ring == 33));
             let held = ghosts.lingering(0, uid);
             (held.user, held.grant)
         };
@@ -167,7 +177,7 @@ mod tests {
         drop(life);
         assert_eq!(held(&mut ghosts, 1), (0, 12));
         assert_eq!(held(&mut ghosts, 2).0, 4, "of another interface");
-        ghosts.reap(0, 3, |_| false);
+        ghosts.reap(0, 3, <[u32]>::to_vec);
         assert_eq!(ghosts.lingering(0, 3).grant, 4);
     }
 
@@ -183,16 +193,16 @@ mod tests {
         for _ in 0..7 {
             looks.set(0);
             // Every second ring is gone.
-            ghosts.reap(0, 2, |ring| {
-                looks.set(looks.get() + 1);
-                ring % 2 == 0
+            ghosts.reap(0, 2, |rings| {
+                looks.set(looks.get() + rings.len());
+                without(rings, |ring| ring % 2 == 0)
             });
             assert_eq!(looks.get(), CHECKED_MAX + 1);
         }
         assert!(ghosts.made.len() > many as usize / 2 + 1);
-        ghosts.reap(0, 2, |ring| ring % 2 == 0);
+        ghosts.reap(0, 2, |rings| without(rings, |ring| ring % 2 == 0));
         assert_eq!(ghosts.made.len(), many as usize / 2 + 1);
-        ghosts.reap(0, 1, |_| false);
+        ghosts.reap(0, 1, <[u32]>::to_vec);
         assert_eq!(ghosts.made.len(), 0, "the own are all looked for");
     }
 }

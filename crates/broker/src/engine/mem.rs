@@ -473,8 +473,9 @@ impl Backend for MemBackend {
 
     fn hand_over(&mut self) {}
 
-    fn has_ring(&self, _: u32) -> bool {
-        lock(&self.inner).rings_stay
+    fn gone_rings(&self, rings: &[u32]) -> Vec<u32> {
+        let stay = lock(&self.inner).rings_stay;
+        rings.iter().copied().filter(|_| !stay).collect()
     }
 
     fn saw_changes(&mut self) {}

@@ -60,7 +60,7 @@ pub struct Reserved {
     pub slot: u32,
     /// The reader's descriptors, each with its name.
     pub fds: Vec<(String, OwnedFd)>,
-    /// The ring's id, for [`Backend::has_ring`].
+    /// The ring's id, for [`Backend::gone_rings`].
     pub ring: u32,
 }
 
@@ -256,8 +256,9 @@ pub trait Backend {
     /// Makes dropping this leave the egress paths to the next broker.
     fn hand_over(&mut self);
 
-    /// Whether a ring with that id still exists: some process holds it.
-    fn has_ring(&self, ring: u32) -> bool;
+    /// Which of the rings with these ids do not exist any more: no process holds
+    /// them.
+    fn gone_rings(&self, rings: &[u32]) -> Vec<u32>;
 
     /// The descriptor that is readable when
     /// [`reserved`](InterfaceDemux::reserved) has results.

@@ -44,7 +44,7 @@ impl<F: Backend> Engine<F> {
         let (policy, fabric) = (&self.policy, &self.fabric);
         let grant =
             |who: &PeerCred, interface: &str| policy.grant(who, interface).map(|(at, _)| at);
-        self.ghosts.regrant(|ring| fabric.has_ring(ring), grant);
+        self.ghosts.regrant(|rings| fabric.gone_rings(rings), grant);
         for path in &mut self.retired {
             path.grant = grant(&path.who, &path.interface);
         }

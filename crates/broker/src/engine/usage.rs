@@ -50,7 +50,8 @@ impl<F: Backend> Engine<F> {
         // Ask the kernel which of them still exist only if that matters.
         if self.allowed_beside_lingering(place, uid, &asked).is_err() {
             let fabric = &self.fabric;
-            self.ghosts.reap(place, uid, |ring| fabric.has_ring(ring));
+            self.ghosts
+                .reap(place, uid, |rings| fabric.gone_rings(rings));
             self.allowed_beside_lingering(place, uid, &asked)?;
         }
         Ok(Some(place))

@@ -35,6 +35,17 @@ pub struct Accounts {
 }
 
 impl Accounts {
+    /// The numbers of a user and of its group, by the user's name or number; a
+    /// number that the files do not have is its group's, too.
+    pub fn user(&self, user: &str) -> Option<(u32, u32)> {
+        let known = self.users.get(user).copied();
+        known.or_else(|| {
+            let uid = user.parse().ok()?;
+            let mut all = self.users.values();
+            Some(all.find(|one| one.0 == uid).map_or((uid, uid), |one| *one))
+        })
+    }
+
     /// Reads the files in `/etc`.
     ///
     /// # Errors

@@ -26,7 +26,7 @@ pub use message::{
     Attach, ErrorKind, Event, FanoutStatus, InterfaceStatus, OpenPort, Opened, PortStatus, Refusal,
     Request, RequestKind, Response, ServerMessage, TxReady,
 };
-pub use peer::{CAPABILITIES, Peer};
+pub use peer::{CAPABILITIES, Peer, sees_capabilities};
 pub use socket::{Channel, FDS_MAX, Listener, Received, Sent};
 
 use serde::Serialize;

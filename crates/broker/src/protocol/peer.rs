@@ -84,6 +84,14 @@ fn is_there(process: &OwnedFd) -> bool {
     poll(&mut fds, Some(&Timespec::default())) == Ok(0)
 }
 
+/// Whether `/proc` shows this process others' capabilities. Where it does not
+/// (proc(5), `hidepid`), no peer counts as superuser.
+pub fn sees_capabilities() -> bool {
+    ["status", "uid_map"]
+        .iter()
+        .all(|name| read(&format!("/proc/1/{name}")).is_ok())
+}
+
 fn read(path: &str) -> io::Result<String> {
     let mut text = String::new();
     let file = std::fs::File::open(path)?;

@@ -1,7 +1,8 @@
 //! The protocol's socket: whole messages, with descriptors.
 
 use super::{MESSAGE_LEN_MAX, Peer};
-use rustix::fs::{XattrFlags, setxattr};
+use crate::trusted_path::owner_of;
+use rustix::fs::{FileType, Mode, OFlags, XattrFlags, setxattr};
 use rustix::io::Errno;
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags,
@@ -13,7 +14,7 @@ use rustix::process::geteuid;
 use std::cell::RefCell;
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 use weir_link::net::{peer_credentials, set_pass_rights};
@@ -73,14 +74,15 @@ fn seqpacket() -> io::Result<OwnedFd> {
 
 impl Channel {
     /// Connects to a broker's socket. User 0 connects to the socket for user 0
-    /// beside it, if a broker of user 0 listens there.
+    /// beside it, if a broker listens there: a process of user 0, or of the owner
+    /// of the socket's folder, where no other user can put a socket.
     ///
     /// # Errors
     /// If no broker listens there, or the path may not be used.
     pub fn connect(path: &Path) -> io::Result<Channel> {
         if geteuid().is_root()
             && let Ok(channel) = Channel::connect_at(&superuser_path(path))
-            && peer_credentials(channel.as_fd()).is_ok_and(|peer| peer.uid == 0)
+            && is_brokers(path, &channel)
         {
             return Ok(channel);
         }
@@ -251,6 +253,17 @@ impl AsFd for Channel {
     }
 }
 
+/// Whether the process at the other end is root's, or that of the user whose
+/// folder the socket is in, and no other user's.
+fn is_brokers(path: &Path, channel: &Channel) -> bool {
+    let Ok(peer) = peer_credentials(channel.as_fd()) else {
+        return false;
+    };
+    let folder = path.parent().filter(|folder| *folder != Path::new(""));
+    let owner = || owner_of(folder.unwrap_or(Path::new(".")), peer.uid);
+    peer.uid == 0 || owner().is_ok_and(|owner| owner == Some(peer.uid))
+}
+
 /// The path of the socket for user 0: that of the usual one, and `.root`.
 fn superuser_path(path: &Path) -> PathBuf {
     let mut path = path.as_os_str().to_owned();
@@ -375,12 +388,26 @@ impl Listener {
     pub(crate) fn exclude(&self, uids: impl IntoIterator<Item = u32>) -> io::Result<()> {
         let list = access_list(uids);
         let name = "system.posix_acl_access";
-        Ok(setxattr(&self.path, name, &list, XattrFlags::empty())?)
+        self.by_fd(|path| Ok(setxattr(path, name, &list, XattrFlags::empty())?))
     }
 
     fn set_mode(&self, mode: u32) -> io::Result<()> {
         use std::os::unix::fs::PermissionsExt;
-        std::fs::set_permissions(&self.path, std::fs::Permissions::from_mode(mode))
+        let mode = std::fs::Permissions::from_mode(mode);
+        self.by_fd(|path| std::fs::set_permissions(path, mode))
+    }
+
+    /// Runs a function with a path of the socket's file that leads nowhere else,
+    /// whatever replaces the file.
+    fn by_fd<T>(&self, run: impl FnOnce(&str) -> io::Result<T>) -> io::Result<T> {
+        let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let file = rustix::fs::open(&self.path, flags, Mode::empty())?;
+        let about = rustix::fs::fstat(&file)?;
+        let is_own = about.st_uid == geteuid().as_raw();
+        if !is_own || FileType::from_raw_mode(about.st_mode) != FileType::Socket {
+            return Err(io::ErrorKind::AlreadyExists.into());
+        }
+        run(&format!("/proc/self/fd/{}", file.as_raw_fd()))
     }
 
     /// Accepts the next connection; `None` if none waits.
@@ -436,6 +463,9 @@ fn access_list(uids: impl IntoIterator<Item = u32>) -> Vec<u8> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::fs::{Permissions, create_dir, set_permissions};
+    use std::os::unix::fs::{PermissionsExt, chown};
+    use weir_lab::net::unprivileged::{self, NOBODY};
 
     #[test]
     fn users_do_not_fill_the_superusers_queue() {
@@ -467,5 +497,78 @@ mod tests {
         while listener.accept().unwrap().is_some() {}
         let _channel = Channel::connect(&path).unwrap();
         assert!(listener.accept().unwrap().is_some());
+    }
+
+    /// A folder below one that root alone may write to.
+    struct Folder(PathBuf);
+
+    impl Folder {
+        fn new(name: &str) -> Folder {
+            let path = format!("/run/weir-{name}-{}", std::process::id());
+            create_dir(&path).unwrap();
+            set_permissions(&path, Permissions::from_mode(0o755)).unwrap();
+            Folder(path.into())
+        }
+
+        fn with(&self, name: &str, owner: u32, mode: u32) -> PathBuf {
+            let path = self.0.join(name);
+            create_dir(&path).unwrap();
+            chown(&path, Some(owner), Some(owner)).unwrap();
+            set_permissions(&path, Permissions::from_mode(mode)).unwrap();
+            path
+        }
+    }
+
+    impl Drop for Folder {
+        fn drop(&mut self) {
+            let _ = std::fs::remove_dir_all(&self.0);
+        }
+    }
+
+    /// The socket for user 0 is taken for the broker's if its process is root's,
+    /// or of the user whose folder it is in.
+    #[test]
+    fn no_user_can_pose_as_the_broker_to_root() {
+        if !weir_lab::testenv::root() {
+            return;
+        }
+        let root = Folder::new("posed");
+        let is_taken = |folder: &Path| {
+            let path = folder.join("socket");
+            let _usual = Listener::bind(&path).unwrap();
+            let special = superuser_path(&path);
+            let _posed = unprivileged::run(|| Listener::bind_with_mode(&special, 0o600).unwrap());
+            let channel = Channel::connect(&path).unwrap();
+            peer_credentials(channel.as_fd()).unwrap().uid == NOBODY
+        };
+        assert!(is_taken(&root.with("own", NOBODY, 0o755)));
+        assert!(!is_taken(&root.with("sticky", 0, 0o1777)), "as /tmp is");
+        assert!(!is_taken(&root.with("written", NOBODY, 0o777)));
+        let below = root.with("all", 0, 0o1777).join("own");
+        create_dir(&below).unwrap();
+        chown(&below, Some(NOBODY), Some(NOBODY)).unwrap();
+        assert!(!is_taken(&below), "other users could have made it");
+    }
+
+    /// As if the user of a folder put another file in the socket's place.
+    #[test]
+    fn the_mode_of_a_file_that_replaced_the_socket_stays() {
+        if !weir_lab::testenv::root() {
+            return;
+        }
+        let root = Folder::new("replaced");
+        let (path, other) = (root.0.join("socket"), root.0.join("other"));
+        std::fs::write(&other, "").unwrap();
+        set_permissions(&other, Permissions::from_mode(0o600)).unwrap();
+        let listener = Listener::bind(&path).unwrap();
+        std::fs::remove_file(&path).unwrap();
+        std::os::unix::fs::symlink(&other, &path).unwrap();
+        assert!(listener.set_mode(0o666).is_err());
+        assert!(listener.exclude([1]).is_err());
+        std::fs::remove_file(&path).unwrap();
+        std::fs::rename(&other, &path).unwrap();
+        assert!(listener.set_mode(0o666).is_err());
+        let mode = std::fs::metadata(&path).unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o600);
     }
 }

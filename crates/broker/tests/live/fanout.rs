@@ -194,7 +194,7 @@ fn a_dead_members_share_is_dealt_out() {
 
 /// Brokers that die or are replaced interrupt no group.
 #[test]
-fn groups_outlive_their_broker() {
+pub(crate) fn groups_outlive_their_broker() {
     let Some(net) = net() else { return };
     let folder = Folder::new(&net);
     let (broker, _) = folder.broker(&net, POLICY);

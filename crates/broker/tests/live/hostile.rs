@@ -88,7 +88,7 @@ fn resume(socket: &Path, port: u32, secret: &str) -> Response {
 }
 
 #[test]
-fn users_do_not_get_each_others_frames_nor_the_hosts() {
+pub(crate) fn users_do_not_get_each_others_frames_nor_the_hosts() {
     let Some(net) = net() else { return };
     let folder = Folder::new(&net);
     let (broker, _) = folder.broker(&net, &policy());
@@ -140,7 +140,7 @@ fn users_do_not_get_each_others_frames_nor_the_hosts() {
 }
 
 #[test]
-fn a_user_gets_no_more_memory_by_closing_and_keeping() {
+pub(crate) fn a_user_gets_no_more_memory_by_closing_and_keeping() {
     let Some(net) = net() else { return };
     let folder = Folder::new(&net);
     // Of closed ports a user may hold four times as many rings as ports.
@@ -172,7 +172,7 @@ fn a_user_gets_no_more_memory_by_closing_and_keeping() {
 }
 
 #[test]
-fn what_a_client_is_given_reaches_nothing_else() {
+pub(crate) fn what_a_client_is_given_reaches_nothing_else() {
     let Some(net) = net() else { return };
     let folder = Folder::new(&net);
     let (broker, _) = folder.broker(&net, &policy());
@@ -431,7 +431,7 @@ fn the_broker_answers_whatever_others_do() {
 /// A grant can be used again at once: a user that closes all ports and opens again waits until the
 /// kernel has freed them.
 #[test]
-fn memory_of_a_closed_port_is_waited_for() {
+pub(crate) fn memory_of_a_closed_port_is_waited_for() {
     let Some(net) = net() else { return };
     let folder = Folder::new(&net);
     let policy = policy().replace("2 MiB", "64 KiB");

@@ -11,6 +11,7 @@ mod process;
 mod sends;
 mod takeover;
 mod tokio_example;
+mod user;
 mod verifier;
 
 use net::{Broker, follow, net, none_more, numbers, stream};

@@ -4,11 +4,13 @@
 
 use crate::net::Net;
 use rustix::process::Signal;
+use std::cell::Cell;
 use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader, Write};
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 use weir_broker::daemon::Daemon;
@@ -19,7 +21,9 @@ use weir_broker::runtime_dir::RuntimeDir;
 use weir_broker::{Port, Timeout};
 use weir_lab::command::Command;
 use weir_lab::net::Process;
+use weir_lab::net::unprivileged::{self, Capabilities};
 use weir_link::bpf::{self, Map, ObjectKind, PinFolder};
+use weir_link::live::Privileged;
 
 /// What this process is to be; nothing, if it is the test itself.
 #[test]
@@ -45,11 +49,17 @@ pub(crate) fn say(line: &str) {
 
 /// A broker, until its input ends.
 fn broker() {
-    let listener = Listener::bind(Path::new(&variable("WEIR_SOCKET"))).unwrap();
     let accounts = Accounts::parse(&variable("WEIR_PASSWD"), &variable("WEIR_GROUP"));
     let policy = Policy::parse(&variable("WEIR_POLICY"), &accounts).unwrap();
+    // Before any thread is started.
+    let privileged = match rustix::process::geteuid().as_raw() {
+        0 => Privileged::here(),
+        _ => Privileged::separate_beside(1).unwrap(),
+    };
     let keep = RuntimeDir::open(Path::new(&variable("WEIR_KEEP"))).unwrap();
     let fabric = KernelBackend::open().unwrap().pinned(&keep);
+    let fabric = fabric.with_privileged(privileged);
+    let listener = Listener::bind(Path::new(&variable("WEIR_SOCKET"))).unwrap();
     let mut daemon = Daemon::new(listener, fabric, policy, accounts).unwrap();
     let adopted = daemon.persist_in(keep).unwrap();
     say(&format!("ready {} {}", adopted.ports, adopted.swept));
@@ -91,6 +101,10 @@ impl Role {
             // Which clears every capability.
             command.uid(uid).gid(uid);
         }
+        Role::start_by(net, role, command, set)
+    }
+
+    fn start_by(net: &Net, role: &str, mut command: Command, set: &[(&str, &str)]) -> Role {
         command
             .args([
                 "process::role",
@@ -173,17 +187,54 @@ impl Role {
 pub(crate) struct Folder {
     pub(crate) path: PathBuf,
     pub(crate) socket: PathBuf,
+    /// The user of the brokers.
+    pub(crate) user: u32,
 }
+
+/// The first user of brokers that are not root's. Each folder has its own: what a
+/// user's processes may lock of the memory is counted together.
+const BROKER: u32 = 60_000;
+
+thread_local! {
+    static AS_USER: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Runs a test with brokers of unprivileged users instead of root's.
+pub(crate) fn as_user(test: fn()) {
+    AS_USER.set(true);
+    test();
+    AS_USER.set(false);
+}
+
+/// What such a broker is started with.
+const CAPABILITIES: Capabilities = Capabilities::BPF
+    .union(Capabilities::NET_ADMIN)
+    .union(Capabilities::NET_RAW)
+    .union(Capabilities::SYS_ADMIN);
 
 impl Folder {
     pub(crate) fn new(net: &Net) -> Folder {
-        let name = format!("weir-keep-{}-{}", std::process::id(), net.eth_b.index());
-        let thread = std::thread::current().id();
-        let name = format!("{name}-{thread:?}").replace(['(', ')'], "");
-        let path = std::env::temp_dir().join(name);
+        if AS_USER.get() {
+            return Folder::of_user(net);
+        }
+        let path = std::env::temp_dir().join(name(net, "keep"));
         Folder {
             socket: path.with_extension("sock"),
             path,
+            user: 0,
+        }
+    }
+
+    fn of_user(net: &Net) -> Folder {
+        static USERS: AtomicU32 = AtomicU32::new(BROKER);
+        let user = USERS.fetch_add(1, Ordering::Relaxed);
+        // No other user can change what this path means, as in a folder for all.
+        let path = Path::new("/run").join(name(net, "user"));
+        RuntimeDir::prepare(&path, user, user).unwrap();
+        Folder {
+            socket: path.join("socket"),
+            path,
+            user,
         }
     }
 
@@ -206,7 +257,14 @@ impl Folder {
             ("WEIR_PASSWD", passwd),
             ("WEIR_GROUP", group),
         ];
-        let mut role = Role::start(net, "broker", None, &set);
+        let mut role = match self.user {
+            0 => Role::start(net, "broker", None, &set),
+            user => {
+                let itself = std::env::current_exe().unwrap();
+                let command = unprivileged::command_with(itself, user, CAPABILITIES);
+                Role::start_by(net, "broker", command, &set)
+            }
+        };
         let said = role.hear("ready");
         (role, said)
     }
@@ -245,7 +303,7 @@ impl Folder {
     pub(crate) fn objects(&self, broker: &Role) -> Objects {
         let mut objects = Objects::default();
         objects.of_process(broker.process.id());
-        let root = PinFolder::open(&self.path.join("bpf")).unwrap();
+        let root = PinFolder::open_of(&self.path.join("bpf"), self.user).unwrap();
         for folder in root.list().unwrap().1 {
             let folder = root.folder(&folder).unwrap();
             for pin in folder.list().unwrap().0 {
@@ -261,11 +319,19 @@ impl Folder {
     }
 }
 
+fn name(net: &Net, kind: &str) -> String {
+    let name = format!("weir-{kind}-{}-{}", std::process::id(), net.eth_b.index());
+    let thread = std::thread::current().id();
+    format!("{name}-{thread:?}").replace(['(', ')'], "")
+}
+
 impl Drop for Folder {
     fn drop(&mut self) {
         let cleaned = RuntimeDir::clean(&self.path);
         let _ = std::fs::remove_file(&self.socket);
-        let _ = std::fs::remove_file(self.socket.with_extension("sock.root"));
+        let mut special = self.socket.clone().into_os_string();
+        special.push(".root");
+        let _ = std::fs::remove_file(special);
         let removed = std::fs::remove_dir(&self.path);
         if !std::thread::panicking() {
             cleaned.unwrap();

@@ -89,7 +89,7 @@ fn send_all(port: &mut Port, frames: &[Vec<u8>]) {
 }
 
 #[test]
-fn a_user_sends_what_the_policy_allows_and_the_rest_is_counted() {
+pub(crate) fn a_user_sends_what_the_policy_allows_and_the_rest_is_counted() {
     let Some(net) = net() else { return };
     let folder = Folder::new(&net);
     let (broker, _) = folder.broker(&net, &policy(SEND));
@@ -131,7 +131,7 @@ fn a_user_sends_what_the_policy_allows_and_the_rest_is_counted() {
 }
 
 #[test]
-fn without_a_grant_nothing_is_sent_and_a_filter_narrows_one() {
+pub(crate) fn without_a_grant_nothing_is_sent_and_a_filter_narrows_one() {
     let Some(net) = net() else { return };
     let folder = Folder::new(&net);
     let (broker, _) = folder.broker(&net, &policy(""));
@@ -230,7 +230,8 @@ impl Folder {
 
     /// The pins of paths.
     fn paths(&self, net: &Net) -> Vec<String> {
-        let root = weir_link::bpf::PinFolder::open(&self.path.join("bpf")).unwrap();
+        let root = weir_link::bpf::PinFolder::open_of(&self.path.join("bpf"), self.user);
+        let root = root.unwrap();
         let folders = root.list().unwrap().1;
         let mut pins = Vec::new();
         for folder in folders.iter().filter(|name| name.starts_with("paths-")) {
@@ -304,7 +305,7 @@ fn a_path_is_as_wide_as_its_interface() {
 }
 
 #[test]
-fn a_path_goes_with_its_program_its_port_and_its_broker() {
+pub(crate) fn a_path_goes_with_its_program_its_port_and_its_broker() {
     let Some(net) = net() else { return };
     let folder = Folder::new(&net);
     let (broker, _) = folder.broker(&net, &policy(SEND));
@@ -340,7 +341,7 @@ fn a_path_goes_with_its_program_its_port_and_its_broker() {
 }
 
 #[test]
-fn a_path_outlives_its_broker_and_does_what_the_next_one_says() {
+pub(crate) fn a_path_outlives_its_broker_and_does_what_the_next_one_says() {
     let Some(net) = net() else { return };
     let folder = Folder::new(&net);
     let mut judge = judge(&net);

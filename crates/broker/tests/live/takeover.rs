@@ -25,7 +25,7 @@ fn port(net: &Net, folder: &Folder, filter: &str, take: bool) -> Port {
 }
 
 #[test]
-fn brokers_that_are_killed_or_replaced_interrupt_nothing() {
+pub(crate) fn brokers_that_are_killed_or_replaced_interrupt_nothing() {
     let Some(net) = net() else { return };
     let folder = Folder::new(&net);
     let (broker, _) = folder.broker(&net, POLICY);
@@ -272,7 +272,7 @@ fn two_brokers_do_not_share_a_folder_and_cleaning_leaves_nothing() {
 }
 
 #[test]
-fn kills_in_any_order_leave_nothing() {
+pub(crate) fn kills_in_any_order_leave_nothing() {
     kills(8);
 }
 

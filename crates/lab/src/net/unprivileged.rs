@@ -8,8 +8,9 @@ use rustix::mount::{MountFlags, MountPropagationFlags, mount, mount_bind, mount_
 use rustix::process::{Gid, Uid};
 use rustix::thread::{
     CapabilitySet, CapabilitySets, UnshareFlags, capability_is_in_bounding_set,
-    remove_capability_from_bounding_set, set_capabilities, set_no_new_privs, set_thread_groups,
-    set_thread_res_gid, set_thread_res_uid, unshare_unsafe,
+    configure_capability_in_ambient_set, remove_capability_from_bounding_set, set_capabilities,
+    set_keep_capabilities, set_no_new_privs, set_thread_groups, set_thread_res_gid,
+    set_thread_res_uid, unshare_unsafe,
 };
 use std::ffi::CString;
 use std::io;
@@ -18,6 +19,9 @@ use std::os::unix::process::CommandExt;
 use std::panic::resume_unwind;
 use std::path::{Path, PathBuf};
 use std::thread;
+
+/// Capabilities; see capabilities(7).
+pub type Capabilities = CapabilitySet;
 
 /// The user and the group `nobody`.
 pub const NOBODY: u32 = 65534;
@@ -66,6 +70,16 @@ pub fn command(program: impl AsRef<Path>) -> Command {
 /// # Panics
 /// If the path is relative or too long.
 pub fn command_as(program: impl AsRef<Path>, uid: u32) -> Command {
+    command_with(program, uid, Capabilities::empty())
+}
+
+/// As [`command_as`], with these capabilities, also in its bounding set, and no
+/// other: as a service manager starts it (systemd.exec(5),
+/// `AmbientCapabilities=`).
+///
+/// # Panics
+/// As [`command_as`].
+pub fn command_with(program: impl AsRef<Path>, uid: u32, kept: Capabilities) -> Command {
     let program = program.as_ref();
     assert!(program.is_absolute(), "{program:?} is no absolute path");
     let own = Path::new(DEV_NET).is_dir().then(|| Own::of(program));
@@ -75,12 +89,30 @@ pub fn command_as(program: impl AsRef<Path>, uid: u32) -> Command {
         if let Some(own) = &own {
             own.mount()?;
         }
-        // Leaving uid 0 clears every capability, and without a set-uid program
-        // none is regained.
+        if !kept.is_empty() {
+            bound(kept)?;
+            set_keep_capabilities(true)?;
+        }
+        // Leaving uid 0 clears every capability else, and without a set-uid
+        // program none is regained.
         set_thread_groups(&[])?;
         let (uid, gid) = (Uid::from_raw(uid), Gid::from_raw(uid));
         set_thread_res_gid(gid, gid, gid)?;
-        Ok(set_thread_res_uid(uid, uid, uid)?)
+        set_thread_res_uid(uid, uid, uid)?;
+        if kept.is_empty() {
+            return Ok(());
+        }
+        set_no_new_privs(true)?;
+        let sets = CapabilitySets {
+            effective: kept,
+            permitted: kept,
+            inheritable: kept,
+        };
+        set_capabilities(None, sets)?;
+        for one in kept.iter() {
+            configure_capability_in_ambient_set(one, true)?;
+        }
+        Ok(())
     };
     // SAFETY: everything that the closure needs was prepared before; it makes
     // system calls only, which neither allocate nor take a lock. The child has
@@ -138,18 +170,24 @@ impl Own {
     }
 }
 
-/// Drops all privileges of the calling thread only, by raw system calls: the C
-/// library's functions would change the whole process.
-fn become_nobody() -> io::Result<()> {
-    set_no_new_privs(true)?;
+/// Removes all capabilities but these from the calling thread's bounding set.
+fn bound(kept: Capabilities) -> io::Result<()> {
     for bit in 0..u64::BITS {
         let Some(capability) = CapabilitySet::from_bits(1 << bit) else {
             continue;
         };
-        if capability_is_in_bounding_set(capability) == Ok(true) {
+        if !kept.contains(capability) && capability_is_in_bounding_set(capability) == Ok(true) {
             remove_capability_from_bounding_set(capability)?;
         }
     }
+    Ok(())
+}
+
+/// Drops all privileges of the calling thread only, by raw system calls: the C
+/// library's functions would change the whole process.
+fn become_nobody() -> io::Result<()> {
+    set_no_new_privs(true)?;
+    bound(Capabilities::empty())?;
     set_thread_groups(&[])?;
     let (uid, gid) = (Uid::from_raw(NOBODY), Gid::from_raw(NOBODY));
     set_thread_res_gid(gid, gid, gid)?;

@@ -30,7 +30,7 @@ pub enum PinError {
     },
     /// Another user can change the folder.
     #[error(
-        "{} belongs to user {uid}, with mode {mode:o}: a folder for pins must belong to this user, with mode 700", path.display()
+        "{} belongs to user {uid}, with mode {mode:o}: a folder for pins must belong to the process's user, with mode 700", path.display()
     )]
     NotOurs {
         /// The folder.
@@ -71,6 +71,8 @@ pub enum PinError {
 pub struct PinFolder {
     folder: OwnedFd,
     path: PathBuf,
+    /// The user that this folder and those below must belong to.
+    owner: u32,
 }
 
 impl PinFolder {
@@ -99,29 +101,84 @@ impl PinFolder {
         PinFolder::open(path)
     }
 
+    /// As [`mount`](Self::mount), for processes of another user, which may not
+    /// mount: the file system becomes the user's. One that is the user's already
+    /// is used. Other users than root and this one must not be able to write to
+    /// the folder that `path` is in.
+    ///
+    /// # Errors
+    /// As those of [`mount`](Self::mount).
+    pub fn mount_for(path: &Path, uid: u32, gid: u32) -> Result<PinFolder, PinError> {
+        match fs::mkdir(path, Mode::RWXU) {
+            Ok(()) | Err(Errno::EXIST) => {}
+            Err(error) => return Err(failed("make the folder", path, error)),
+        }
+        match PinFolder::open_of(path, uid) {
+            Err(PinError::NotMounted { .. }) => {}
+            // The folder below: root's, as made above.
+            Err(PinError::NotOurs { uid: 0, .. } | PinError::NotPermitted { .. }) => {}
+            other => return other,
+        }
+        let below = open_folder(path)?;
+        if is_bpf(&below, path)? {
+            return PinFolder::open_of(path, uid);
+        }
+        let of = |folder: &OwnedFd| format!("/proc/self/fd/{}", folder.as_raw_fd());
+        let flags = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
+        rustix::mount::mount("bpf", &*of(&below), "bpf", flags, Some(c"mode=0700"))
+            .map_err(|error| failed("mount a BPF file system on", path, error))?;
+        // By a descriptor: the user may change what is in the folder around it.
+        let flags = OFlags::RDONLY | FOLDER_ONLY;
+        let made = fs::open(path, flags, Mode::empty());
+        let made = made.map_err(|error| failed("open", path, error))?;
+        if !is_bpf(&made, path)? {
+            let path = path.to_owned();
+            return Err(PinError::NotMounted { path });
+        }
+        let owner = (
+            rustix::fs::Uid::from_raw(uid),
+            rustix::fs::Gid::from_raw(gid),
+        );
+        rustix::mount::mount_change(&*of(&made), MountPropagationFlags::PRIVATE)
+            .and_then(|()| fs::fchown(&made, Some(owner.0), Some(owner.1)))
+            .map_err(|error| failed("give away the BPF file system on", path, error))?;
+        PinFolder::open_of(path, uid)
+    }
+
     /// Opens a folder of a BPF file system.
     ///
     /// # Errors
     /// If there is none, or if another user can change it.
     pub fn open(path: &Path) -> Result<PinFolder, PinError> {
-        PinFolder::check(open_folder(path)?, path.to_owned())
+        PinFolder::open_of(path, rustix::process::geteuid().as_raw())
     }
 
-    fn check(folder: OwnedFd, path: PathBuf) -> Result<PinFolder, PinError> {
+    /// As [`open`](Self::open), of another user's.
+    ///
+    /// # Errors
+    /// As those of [`open`](Self::open).
+    pub fn open_of(path: &Path, owner: u32) -> Result<PinFolder, PinError> {
+        PinFolder::check(open_folder(path)?, path.to_owned(), owner)
+    }
+
+    fn check(folder: OwnedFd, path: PathBuf, owner: u32) -> Result<PinFolder, PinError> {
         let stat = fs::fstat(&folder).map_err(|error| failed("look at", &path, error))?;
         let (uid, mode) = (stat.st_uid, stat.st_mode & 0o777);
-        if uid == 0 && mode & 0o077 == 0 && !rustix::process::geteuid().is_root() {
+        if uid == 0 && mode & 0o077 == 0 && owner != 0 {
             let what = "use";
             return Err(PinError::NotPermitted { what, path });
         }
-        if uid != rustix::process::geteuid().as_raw() || mode & 0o077 != 0 {
+        if uid != owner || mode & 0o077 != 0 {
             return Err(PinError::NotOurs { path, uid, mode });
         }
-        let system = fs::fstatfs(&folder).map_err(|error| failed("look at", &path, error))?;
-        if system.f_type as u64 & 0xffff_ffff != BPF_FS {
+        if !is_bpf(&folder, &path)? {
             return Err(PinError::NotMounted { path });
         }
-        Ok(PinFolder { folder, path })
+        Ok(PinFolder {
+            folder,
+            path,
+            owner,
+        })
     }
 
     /// Unmounts the file system at `path`; its pins are removed when its last
@@ -160,7 +217,7 @@ impl PinFolder {
     pub fn existing(&self, name: &str) -> Result<Option<PinFolder>, PinError> {
         let path = self.checked(name)?;
         match fs::openat(&self.folder, name, FOLDER, Mode::empty()) {
-            Ok(folder) => PinFolder::check(folder, path).map(Some),
+            Ok(folder) => PinFolder::check(folder, path, self.owner).map(Some),
             Err(Errno::NOENT) => Ok(None),
             Err(error) => Err(failed("open the folder", &path, error)),
         }
@@ -321,6 +378,11 @@ fn open_folder(path: &Path) -> Result<OwnedFd, PinError> {
             error,
         )
     })
+}
+
+fn is_bpf(folder: &OwnedFd, path: &Path) -> Result<bool, PinError> {
+    let system = fs::fstatfs(folder).map_err(|error| failed("look at", path, error))?;
+    Ok(system.f_type as u64 & 0xffff_ffff == BPF_FS)
 }
 
 fn failed(what: &'static str, path: &Path, error: Errno) -> PinError {

@@ -19,16 +19,20 @@
 #![allow(unsafe_code)] // Mapped memory.
 
 use super::egress_rules::{EgressRules, RulesError};
+use super::privileged::Privileged;
 use crate::bpf::{
     AttachError, Attachment, Hook, Load, LoadError, Map, MapError, MapMemory, MapSpec, PinError,
     PinFolder, Program, ProgramType,
 };
-use crate::net::{Interface, InterfaceError, Namespace, NamespaceError, find_index, veth};
+use crate::net::{
+    FarNamespace, Interface, InterfaceError, Interfaces, NamespaceError, find_index, find_index_by,
+    veth,
+};
 use crate::xdp::raise_tx_budget;
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 use rustix::net::xdp::{SocketAddrXdp, SocketAddrXdpFlags, XdpUmemReg, XdpUmemRegFlags};
-use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, socket_with, sockopt};
+use rustix::net::{bind, sockopt};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use weir_filter::backend::ebpf::{
@@ -86,7 +90,10 @@ pub enum EgressError {
     #[error(transparent)]
     Namespace(#[from] NamespaceError),
     /// Any other error.
-    #[error("a sending path could not {what} ({source}); it needs root")]
+    #[error(
+        "a sending path could not {what} ({source}); it needs root, or a broker's capabilities and \
+         2 or 4 MiB that may be locked (LimitMEMLOCK=, `ulimit -l`)"
+    )]
     System {
         /// The operation that failed.
         what: &'static str,
@@ -145,6 +152,7 @@ impl EgressPath {
         ifindex: u32,
         rules: &EgressRules,
         pins: &PinFolder,
+        privileged: &Privileged,
     ) -> Result<(EgressPath, EgressSocket), EgressError> {
         let interface = Interface::numbered(ifindex)?;
         let len = interface.frame_bytes_max();
@@ -157,9 +165,9 @@ impl EgressPath {
             ..MapSpec::array(16, 1)
         };
         let counts = Map::create("weir_sent", &spec)?;
-        let check = load_check(&rules.program()?, ifindex, &counts)?;
-        let namespace = Namespace::new()?;
-        let made = veth::veth(name, FAR, namespace.as_fd(), interface.mtu);
+        let check = check(&rules.program()?, ifindex, &counts)?;
+        let far = privileged.namespace()?;
+        let made = veth::veth(name, FAR, far.namespace.as_fd(), interface.mtu);
         made.map_err(failed("make a pair of devices"))?;
         let guard = DropGuard(Some(name));
         let near = find_index(name).map_err(failed("find its device"))?;
@@ -169,8 +177,8 @@ impl EgressPath {
         pins.pin(name, &attachment)?;
         pins.pin(&counts_of(name), &counts)?;
         veth::up(near).map_err(failed("set its device up"))?;
-        let far = namespace.run(|| far_end(chunk_bytes))?;
-        let (socket, memory) = far.map_err(failed("make its socket"))?;
+        let made = far_end(far, chunk_bytes);
+        let (socket, memory) = made.map_err(failed("make its socket"))?;
         guard.defuse();
         let path = EgressPath {
             name: name.to_owned(),
@@ -313,7 +321,32 @@ const SKB_VLAN_PRESENT: i16 = 20;
 const SKB_DATA: i16 = 76;
 const SKB_DATA_END: i16 = 80;
 
-fn load_check(rules: &Filter, ifindex: u32, counts: &Map) -> Result<Program, EgressError> {
+/// How the rules read a frame.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Reads {
+    /// Through pointers. For an offset that is computed, as that of a UDP port
+    /// behind an IPv4 header, the verifier requires `CAP_PERFMON`: it has no
+    /// barrier for pointers into a frame.
+    Pointers,
+    /// By a call for each load.
+    Calls,
+}
+
+fn check(rules: &Filter, ifindex: u32, counts: &Map) -> Result<Program, EgressError> {
+    match load_check(rules, ifindex, counts, Reads::Pointers) {
+        Err(EgressError::Load(LoadError::Refused { .. })) => {
+            load_check(rules, ifindex, counts, Reads::Calls)
+        }
+        loaded => loaded,
+    }
+}
+
+fn load_check(
+    rules: &Filter,
+    ifindex: u32,
+    counts: &Map,
+    reads: Reads,
+) -> Result<Program, EgressError> {
     let mut asm = Asm::new();
     let (accept, refuse) = (asm.label(), asm.label());
     asm.extend([
@@ -331,11 +364,18 @@ fn load_check(rules: &Filter, ifindex: u32, counts: &Map) -> Result<Program, Egr
         Insn::load(op::W, Reg::R7, Reg::R6, SKB_DATA),
         Insn::load(op::W, Reg::R8, Reg::R6, SKB_DATA_END),
     ]);
-    let fragment = Fragment {
-        access: Access::Direct {
+    let access = match reads {
+        Reads::Pointers => Access::Direct {
             start: Reg::R7,
             end: Reg::R8,
         },
+        Reads::Calls => Access::Call {
+            helper: helper::SKB_LOAD_BYTES,
+            context: Reg::R6,
+        },
+    };
+    let fragment = Fragment {
+        access,
         wire_len: WireLen::Reg(Reg::R9),
         result: Reg::R0,
         free: &[Reg::R0, Reg::R1, Reg::R2, Reg::R3, Reg::R4, Reg::R5],
@@ -343,7 +383,7 @@ fn load_check(rules: &Filter, ifindex: u32, counts: &Map) -> Result<Program, Egr
         accept,
         reject: refuse,
         short: refuse,
-        is_hidden: false,
+        is_hidden: reads == Reads::Calls,
     };
     emit_fragment(&mut asm, rules, &fragment)?;
     asm.bind(accept);
@@ -379,9 +419,10 @@ fn count(at: usize) -> [Insn; 4] {
 }
 
 /// The user's end: a socket bound to the far device, and its UMEM.
-fn far_end(chunk_bytes: usize) -> io::Result<(OwnedFd, OwnedFd)> {
-    let far = find_index(FAR)?;
-    veth::up(far)?;
+fn far_end(namespace: FarNamespace, chunk_bytes: usize) -> io::Result<(OwnedFd, OwnedFd)> {
+    let mut interfaces = Interfaces::of(namespace.netlink);
+    let far = find_index_by(&mut interfaces, FAR)?;
+    veth::up_by(interfaces.netlink(), far)?;
     let bytes = FRAMES * chunk_bytes;
     let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
     let memory = memfd_create("weir-send", flags)?;
@@ -390,8 +431,7 @@ fn far_end(chunk_bytes: usize) -> io::Result<(OwnedFd, OwnedFd)> {
         &memory,
         SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL,
     )?;
-    let flags = SocketFlags::CLOEXEC;
-    let socket = socket_with(AddressFamily::XDP, SocketType::RAW, flags, None)?;
+    let socket = namespace.xdp;
     with_mapped(&memory, bytes, |start| {
         let umem = XdpUmemReg {
             addr: start as u64,

@@ -18,11 +18,13 @@
 mod dispatcher;
 mod egress;
 mod egress_rules;
+mod privileged;
 mod send;
 
 pub use dispatcher::{Dispatcher, IN_FLIGHT_MAX, LiveError, sweep};
 pub use egress::{EgressCounts, EgressError, EgressPath, EgressSocket, close_egress};
 pub use egress_rules::{EgressRules, RulesError};
+pub use privileged::Privileged;
 pub use send::{SendError, Sender};
 
 use crate::bpf::Hook;

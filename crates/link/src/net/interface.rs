@@ -206,6 +206,16 @@ impl Interfaces {
         Netlink::open().map(Interfaces)
     }
 
+    /// The interfaces of a socket's namespace.
+    pub(crate) fn of(netlink: Netlink) -> Interfaces {
+        Interfaces(netlink)
+    }
+
+    /// The socket.
+    pub(crate) fn netlink(&mut self) -> &mut Netlink {
+        &mut self.0
+    }
+
     /// All interfaces, ordered by number.
     ///
     /// # Errors
@@ -379,7 +389,12 @@ pub(super) fn tap_queues(name: &str) -> io::Result<u32> {
 /// The number of the interface with that name, in the calling thread's
 /// namespace.
 pub(crate) fn find_index(name: &str) -> io::Result<u32> {
-    match Interfaces::open()?.link(by_name(name), name) {
+    find_index_by(&mut Interfaces::open()?, name)
+}
+
+/// As [`find_index`], in the namespace of these interfaces.
+pub(crate) fn find_index_by(interfaces: &mut Interfaces, name: &str) -> io::Result<u32> {
+    match interfaces.link(by_name(name), name) {
         Ok(message) => Ok(message.header.index),
         Err(InterfaceError::Missing { .. }) => Err(io::ErrorKind::NotFound.into()),
         Err(InterfaceError::System { source }) => Err(source),

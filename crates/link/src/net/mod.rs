@@ -22,14 +22,14 @@ mod xfrm;
 
 pub use ethtool::{Feature, driver};
 pub use features::Features;
-pub(crate) use interface::find_index;
 pub use interface::{
     Address, Interface, InterfaceCounters, InterfaceError, Interfaces, Xdp, XdpMode, drops,
     interfaces,
 };
+pub(crate) use interface::{find_index, find_index_by};
 pub use monitor::{AddressMonitor, Event, InterfaceMonitor};
 pub use namespace::NamespaceError;
-pub(crate) use namespace::{Namespace, search};
+pub(crate) use namespace::{FarNamespace, Namespace, search};
 pub use neighbour::{NeighbourUpdate, Neighbours};
 pub use netlink::Netlink;
 pub use peer::{Credentials, peer_credentials, peer_groups, peer_pidfd, set_pass_rights};

@@ -1,6 +1,8 @@
 //! Network namespaces: those without processes, which end with their descriptor, and a search of all.
 #![allow(unsafe_code)] // A thread parts from the namespace of the others.
 
+use super::netlink::Netlink;
+use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
 use rustix::thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space, unshare_unsafe};
 use std::collections::HashSet;
 use std::fs::File;
@@ -61,6 +63,54 @@ impl Namespace {
 impl AsFd for Namespace {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.0.as_fd()
+    }
+}
+
+/// A namespace with the sockets by which a process without `CAP_SYS_ADMIN`,
+/// which cannot enter it, makes a link's far end there.
+#[derive(Debug)]
+pub(crate) struct FarNamespace {
+    pub(crate) namespace: OwnedFd,
+    /// An `AF_XDP` socket.
+    pub(crate) xdp: OwnedFd,
+    pub(crate) netlink: Netlink,
+}
+
+impl FarNamespace {
+    /// A new namespace.
+    pub(crate) fn new() -> Result<FarNamespace, NamespaceError> {
+        let namespace = Namespace::new()?;
+        let sockets = namespace.run(|| -> io::Result<_> {
+            let (family, kind) = (AddressFamily::XDP, SocketType::RAW);
+            let xdp = socket_with(family, kind, SocketFlags::CLOEXEC, None)?;
+            Ok((xdp, Netlink::open()?))
+        })?;
+        let (xdp, netlink) = sockets.map_err(|source| {
+            let what = "open sockets in";
+            NamespaceError { what, source }
+        })?;
+        Ok(FarNamespace {
+            namespace: namespace.0,
+            xdp,
+            netlink,
+        })
+    }
+
+    /// The namespace that another process has made, of its [`fds`](Self::fds).
+    pub(crate) fn of(namespace: OwnedFd, xdp: OwnedFd, netlink: OwnedFd) -> FarNamespace {
+        FarNamespace {
+            namespace,
+            xdp,
+            netlink: Netlink::from_fd(netlink),
+        }
+    }
+
+    pub(crate) fn fds(&self) -> [BorrowedFd<'_>; 3] {
+        [
+            self.namespace.as_fd(),
+            self.xdp.as_fd(),
+            self.netlink.as_fd(),
+        ]
     }
 }
 

@@ -48,6 +48,14 @@ impl Netlink {
         })
     }
 
+    /// A socket that another process has opened for this one alone.
+    pub(super) fn from_fd(socket: OwnedFd) -> Netlink {
+        Netlink {
+            socket,
+            sequence: 0,
+        }
+    }
+
     /// Sends a request with additional `NLM_F_*` flags; returns the kernel's
     /// replies up to its acknowledgement.
     ///

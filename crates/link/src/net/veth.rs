@@ -35,6 +35,11 @@ pub(crate) fn veth(near: &str, far: &str, namespace: BorrowedFd<'_>, mtu: u32) -
 
 /// Sets an interface up, without automatic IPv6 addresses.
 pub(crate) fn up(ifindex: u32) -> io::Result<()> {
+    up_by(&mut Netlink::open()?, ifindex)
+}
+
+/// As [`up`], in the namespace of this socket.
+pub(crate) fn up_by(netlink: &mut Netlink, ifindex: u32) -> io::Result<()> {
     let mut message = LinkMessage::default();
     message.header.index = ifindex;
     // A kernel without IPv6 refuses the setting, and creates no address either.
@@ -42,12 +47,13 @@ pub(crate) fn up(ifindex: u32) -> io::Result<()> {
     message.attributes = vec![LinkAttribute::AfSpecUnspec(vec![AfSpecUnspec::Inet6(
         vec![none],
     )])];
-    let _ = send(RouteNetlinkMessage::SetLink(message), 0);
+    let _ = netlink.request(RouteNetlinkMessage::SetLink(message), 0);
     let mut message = LinkMessage::default();
     message.header.index = ifindex;
     message.header.flags = LinkFlags::Up;
     message.header.change_mask = LinkFlags::Up;
-    send(RouteNetlinkMessage::SetLink(message), 0)
+    netlink.request(RouteNetlinkMessage::SetLink(message), 0)?;
+    Ok(())
 }
 
 /// Sets an interface down.

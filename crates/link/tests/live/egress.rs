@@ -12,7 +12,8 @@ use weir_lab::frames::{datagram, to_all as frame};
 use weir_lab::net::unprivileged;
 use weir_link::bpf::{Hook, MapMemory, PinFolder};
 use weir_link::live::{
-    Dispatcher, EgressError, EgressPath, EgressRules, EgressSocket, RulesError, close_egress,
+    Dispatcher, EgressError, EgressPath, EgressRules, EgressSocket, Privileged, RulesError,
+    close_egress,
 };
 use weir_ring::{SendError, XskTx};
 
@@ -192,7 +193,7 @@ impl Path {
         let index = link.eth_a.index();
         let made = link
             .a
-            .run(|| EgressPath::open(&name, index, &rules(), &pins));
+            .run(|| EgressPath::open(&name, index, &rules(), &pins, &Privileged::here()));
         let (path, end) = made.unwrap();
         let (map, ours) = counts();
         let hook = Hook::TcIngress;

@@ -11,6 +11,7 @@ use std::io;
 use std::net;
 use std::os::fd::OwnedFd;
 use std::os::linux::net::SocketAddrExt;
+use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram, UnixStream};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -18,9 +19,10 @@ use weir_broker::daemon::Daemon;
 use weir_broker::engine::kernel::{KernelBackend, namespace};
 use weir_broker::engine::{Backend, Reloaded, Takeover};
 use weir_broker::policy::{Accounts, Machine, Policy, PolicyError, limits};
-use weir_broker::protocol::{Listener, PortStatus};
+use weir_broker::protocol::{Listener, PortStatus, sees_capabilities};
 use weir_broker::runtime_dir::{Cleaned, FOLDER_DEFAULT, RuntimeDir};
 use weir_broker::{Bytes, SOCKET_DEFAULT};
+use weir_link::live::Privileged;
 use weir_link::net::interfaces;
 
 /// Open ports for programs of any user, according to a policy
@@ -30,6 +32,11 @@ use weir_link::net::interfaces;
 /// frames do not pass through it. It serves the network namespace in which it
 /// is started, until SIGINT or SIGTERM, and prints `ready` on standard error
 /// when programs can connect.
+///
+/// It runs as root, or as a user of its own with CAP_BPF, CAP_NET_ADMIN,
+/// CAP_NET_RAW and CAP_SYS_ADMIN, whose folder root has made by --prepare. Then a
+/// helper process alone keeps CAP_SYS_ADMIN, for network namespaces of users who
+/// send, and to see which queues still take memory.
 ///
 /// On SIGHUP it reads the policy again. Ports that the new policy does not
 /// grant are closed; all others continue. An invalid policy changes nothing.
@@ -41,21 +48,23 @@ use weir_link::net::interfaces;
 #[command(after_help = "\
 Example:
   weir broker --config /etc/weir/policy.toml
+  weir broker --prepare weir         # as root, before user weir starts a broker
   weir broker --clean                # when none is to follow: remove what is left
 
 Exit status: 0, after SIGINT or SIGTERM too; 1 if the policy cannot be read or the socket not be
-made; 2 if the policy is wrong.")]
+made; 2 if the policy is wrong, or other users could change it.")]
 pub(crate) struct Args {
-    /// The policy, a TOML file: the rights of users on interfaces
-    #[arg(short, long, value_name = "FILE", required_unless_present = "clean")]
+    /// The policy, a TOML file: the rights of users on interfaces. It belongs to
+    /// root, or to the broker's user, and others do not write to it
+    #[arg(short, long, value_name = "FILE", required_unless_present_any = ["clean", "prepare"])]
     config: Option<PathBuf>,
 
     /// The socket that programs connect to
     #[arg(long, value_name = "PATH", default_value = SOCKET_DEFAULT)]
     socket: PathBuf,
 
-    /// Folder for the state that the next broker takes over: /run/weir for the
-    /// default socket. For another socket, without this option, ports end with
+    /// Folder for the state that the next broker takes over: /run/weir/broker for
+    /// the default socket. For another socket, without this option, ports end with
     /// the broker, and users cannot send
     #[arg(long, value_name = "FOLDER")]
     keep: Option<PathBuf>,
@@ -66,9 +75,15 @@ pub(crate) struct Args {
           conflicts_with = "clean")]
     metrics: Option<net::SocketAddr>,
 
-    /// Remove everything that brokers have left, open ports included, and exit
+    /// Remove everything that brokers have left, open ports included, and exit.
+    /// Root does so for brokers of any user
     #[arg(long, conflicts_with = "config")]
     clean: bool,
+
+    /// As root: make the folder for brokers of this user, a name or a number, with
+    /// the BPF file system that they may not mount, and exit
+    #[arg(long, value_name = "USER", conflicts_with_all = ["config", "clean", "metrics"])]
+    prepare: Option<String>,
 }
 
 impl Args {
@@ -84,23 +99,30 @@ pub(crate) fn run(args: &Args) -> Result<(), CliError> {
     if args.clean {
         return clean(args);
     }
-    let stop = ShutdownSignal::watch()?;
-    let hangup =
-        hangups().map_err(|error| CliError::run(format!("cannot watch for SIGHUP: {error}")))?;
+    if let Some(user) = &args.prepare {
+        return prepare(args, user);
+    }
     let config = args.config.clone().unwrap_or_default();
     let keeps_nothing = args.runtime_dir().is_none();
     let (policy, accounts) = policy(&config, keeps_nothing)?;
-    if !rustix::process::geteuid().is_root() {
-        return Err(CliError::run("the broker must be started as root"));
-    }
+    has_capabilities()?;
+    // Before any thread is started.
+    let privileged = privileged()?;
+    let stop = ShutdownSignal::watch()?;
+    let hangup =
+        hangups().map_err(|error| CliError::run(format!("cannot watch for SIGHUP: {error}")))?;
     allow_open_files();
     // Before ports of an earlier broker are taken over: the address may be in use.
     let metrics = args.metrics.map(Metrics::serve).transpose()?;
+    // The socket may be in it.
+    let made = args.runtime_dir().map(RuntimeDir::make).transpose();
+    made.map_err(CliError::run)?;
     let listener = listen(&args.socket)?;
     let keep = args.runtime_dir().map(RuntimeDir::open).transpose();
     let keep = keep.map_err(CliError::run)?;
     let mut fabric = KernelBackend::open()
         .map_err(|error| CliError::run(format!("cannot open a netlink socket: {error}")))?;
+    fabric = fabric.with_privileged(privileged);
     if let Some(keep) = &keep {
         fabric = fabric.pinned(keep);
     }
@@ -111,6 +133,12 @@ pub(crate) fn run(args: &Args) -> Result<(), CliError> {
         say(&format!(
             "weir: no socket for root at {path}.root, so root waits behind other users: {error}"
         ));
+    }
+    if !sees_capabilities() {
+        say(
+            "weir: /proc shows this user no other user's processes (hidepid), so root counts as an \
+             ordinary user here",
+        );
     }
     if let Some(keep) = keep {
         let adopted = daemon.persist_in(keep).map_err(CliError::run)?;
@@ -218,21 +246,91 @@ fn exposition<F: Backend>(daemon: &Daemon<F>) -> Exposition {
     out
 }
 
+/// Does what needs `CAP_SYS_ADMIN`: for root this process, which could get the
+/// capability again in any case; for another user a helper alone.
+fn privileged() -> Result<Privileged, CliError> {
+    if rustix::process::geteuid().is_root() {
+        return Ok(Privileged::here());
+    }
+    let helper = Privileged::separate();
+    helper.map_err(|error| CliError::run(format!("cannot start the helper process: {error}")))
+}
+
+/// Makes the folder for brokers of a user.
+fn prepare(args: &Args, user: &str) -> Result<(), CliError> {
+    let keep = folder(args)?;
+    let accounts = Accounts::of_system().map_err(CliError::run)?;
+    let Some((uid, gid)) = accounts.user(user) else {
+        return Err(CliError::refused(format!(
+            "there is no user `{user}` in /etc/passwd: make one by `adduser --system --group {user}`"
+        )));
+    };
+    if uid == 0 {
+        return Err(CliError::refused(
+            "root's broker needs nothing prepared: name the user that the broker is to run as",
+        ));
+    }
+    if !rustix::process::geteuid().is_root() {
+        return Err(CliError::run("only root can prepare a folder for a broker"));
+    }
+    RuntimeDir::prepare(keep, uid, gid).map_err(CliError::run)?;
+    let keep = keep.display();
+    say(&format!("weir: {keep} is ready for brokers of user {uid}"));
+    Ok(())
+}
+
+/// The folder of the state, for commands about nothing else.
+fn folder(args: &Args) -> Result<&Path, CliError> {
+    args.runtime_dir().ok_or_else(|| {
+        CliError::refused("with a socket other than the default, name the folder: --keep FOLDER")
+    })
+}
+
+/// Checks that the process has the capabilities without which a broker cannot
+/// open a port, whatever its user is.
+fn has_capabilities() -> Result<(), CliError> {
+    use rustix::thread::{CapabilitySet, capabilities};
+    let sets = capabilities(None).map_err(|error| {
+        CliError::run(format!("cannot read the process's capabilities: {error}"))
+    })?;
+    let needed = [
+        ("CAP_BPF", CapabilitySet::BPF),
+        ("CAP_NET_ADMIN", CapabilitySet::NET_ADMIN),
+        ("CAP_NET_RAW", CapabilitySet::NET_RAW),
+        ("CAP_SYS_ADMIN", CapabilitySet::SYS_ADMIN),
+    ];
+    let missing = needed
+        .iter()
+        .filter(|(_, one)| !sets.effective.contains(*one));
+    let missing: Vec<&str> = missing.map(|(name, _)| *name).collect();
+    if missing.is_empty() {
+        return Ok(());
+    }
+    Err(CliError::run(format!(
+        "the broker lacks {}: start it as root, or as another user with AmbientCapabilities= in its \
+         unit or setpriv --ambient-caps",
+        missing.join(" and ")
+    )))
+}
+
 /// Removes the state that brokers have left.
 fn clean(args: &Args) -> Result<(), CliError> {
-    let Some(keep) = args.runtime_dir() else {
-        return Err(CliError::refused(
-            "with a socket other than the default, name the folder: --keep FOLDER",
+    let keep = folder(args)?;
+    if !rustix::process::geteuid().is_root() && has_capabilities().is_err() {
+        return Err(CliError::run(
+            "only root can remove what brokers have left, or the broker's user with the broker's \
+             capabilities",
         ));
-    };
-    if !rustix::process::geteuid().is_root() {
-        return Err(CliError::run("only root can remove what brokers have left"));
     }
     let cleaned = RuntimeDir::clean(keep).map_err(CliError::run)?;
     say(&format!("weir: {}", removed(&cleaned, keep)));
     // The socket of a dead broker is removed; the socket of a running broker
     // without a folder stays.
     let _ = Listener::remove_stale(&args.socket);
+    if keep == Path::new(FOLDER_DEFAULT) {
+        // The next broker may be another user's. A socket may still be there.
+        let _ = std::fs::remove_dir(keep);
+    }
     Ok(())
 }
 
@@ -284,6 +382,7 @@ fn allow_open_files() {
 /// concern an administrator.
 fn policy(path: &Path, keeps_nothing: bool) -> Result<(Policy, Accounts), CliError> {
     let accounts = Accounts::of_system().map_err(CliError::run)?;
+    check_owner(path)?;
     let text = read_limited::text(path, limits::FILE_LEN_MAX)?;
     let policy = Policy::parse(&text, &accounts).map_err(|error| wrong(error).refused(path))?;
     for warning in policy.warnings(&machine(keeps_nothing)) {
@@ -297,6 +396,31 @@ fn policy(path: &Path, keeps_nothing: bool) -> Result<(Policy, Accounts), CliErr
         say(&format!("weir: {}", wrong.of(config::name(path))));
     }
     Ok((policy, accounts))
+}
+
+/// Checks that root or the broker's user alone can change the policy: the users
+/// who can grant themselves all rights. For a broker of root, whose policy may be
+/// the file of the user who tries it out, that is a warning.
+fn check_owner(path: &Path) -> Result<(), CliError> {
+    let own = rustix::process::geteuid().as_raw();
+    // A file that cannot be looked at cannot be read.
+    let Ok(about) = std::fs::metadata(path) else {
+        return Ok(());
+    };
+    let (uid, mode) = (about.uid(), about.mode() & 0o7777);
+    if !about.is_file() || ([0, own].contains(&uid) && mode & 0o022 == 0) {
+        return Ok(());
+    }
+    let why = format!(
+        "{}: belongs to user {uid}, with mode {mode:o}, so that others than root can grant themselves \
+         rights: `chown root` and `chmod go-w` it",
+        config::name(path)
+    );
+    if own != 0 {
+        return Err(CliError::refused(why));
+    }
+    say(&format!("weir: warning: {why}"));
+    Ok(())
 }
 
 /// The machine that the policy applies to.
@@ -360,11 +484,6 @@ fn listen(path: &Path) -> Result<Listener, CliError> {
         };
         CliError::run(format!("cannot listen on {}: {why}", path.display()))
     };
-    if path == Path::new(SOCKET_DEFAULT)
-        && let Some(folder) = path.parent()
-    {
-        std::fs::create_dir_all(folder).map_err(failed)?;
-    }
     Listener::bind(path).map_err(failed)
 }
 

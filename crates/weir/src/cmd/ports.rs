@@ -45,7 +45,7 @@ pub(crate) struct Args {
     watch: bool,
 
     /// The broker's socket; then only its ports are shown [default:
-    /// /run/weir/broker.sock]
+    /// /run/weir/broker/socket]
     #[arg(long, value_name = "PATH")]
     socket: Option<PathBuf>,
 }

@@ -1,11 +1,18 @@
 //! The units of `systemd/` grant sufficient privileges.
 
 use super::Net;
+use crate::common::weir;
 use crate::live::{Running, WAIT_MAX};
+use std::fs::Permissions;
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixDatagram;
 use std::path::Path;
 use weir_lab::net::Signal;
+use weir_lab::net::unprivileged::{self, Capabilities};
 use weir_lab::testenv;
+
+/// The user of units with `User=`.
+const WEIR: u32 = 64_992;
 
 /// The values of a key, in order.
 fn values<'a>(unit: &'a str, key: &'a str) -> impl Iterator<Item = &'a str> {
@@ -20,30 +27,60 @@ fn runs(net: &Net, name: &str, words: &[(&str, &str)], said: &str) {
     let unit = std::fs::read_to_string(Path::new(&path)).unwrap();
     let notifies = values(&unit, "Type").eq(["notify"]);
     assert!(values(&unit, "Restart").eq(["on-failure"]));
-    let mut command = values(&unit, "ExecStart").next().unwrap().to_owned();
-    for (variable, value) in words {
-        command = command.replace(variable, value);
+    let command = |key| {
+        let command = values(&unit, key).next()?;
+        let replaced = words
+            .iter()
+            .fold(command.to_owned(), |command, (variable, value)| {
+                command.replace(variable, value)
+            });
+        assert!(!replaced.contains('$'), "{replaced}");
+        Some(replaced)
+    };
+    // With root's rights, which `+` means.
+    if let Some(before) = command("ExecStartPre").as_ref()
+        && let Some(arguments) = before.strip_prefix("+weir ")
+    {
+        let arguments: Vec<&str> = arguments.split_whitespace().collect();
+        let ended = Running::start(&net.r, weir([]), &arguments).end();
+        assert_eq!(ended.code, Some(0), "{ended:?}");
     }
+    let command = command("ExecStart").unwrap();
     let mut arguments: Vec<&str> = command.split_whitespace().collect();
     assert_eq!(arguments.remove(0), "weir");
-    assert!(!command.contains('$'), "{command}");
     let allowed = values(&unit, "CapabilityBoundingSet").next().unwrap();
-    let allowed = allowed.split_whitespace().map(|capability| {
-        let name = capability.strip_prefix("CAP_").unwrap();
-        format!(",+{}", name.to_lowercase())
-    });
-    let Some(mut restricted) = testenv::program("setpriv") else {
-        return;
+    let mut restricted = match values(&unit, "User").next() {
+        Some(user) => {
+            assert_eq!(user, "weir");
+            let ambient = values(&unit, "AmbientCapabilities").next();
+            assert_eq!(ambient, Some(allowed), "it needs all that it may have");
+            let names = allowed.split_whitespace();
+            let kept = names.map(|name| {
+                let name = name.strip_prefix("CAP_").unwrap();
+                Capabilities::from_name(name).unwrap()
+            });
+            unprivileged::command_with(env!("CARGO_BIN_EXE_weir"), WEIR, kept.collect())
+        }
+        None => {
+            let allowed = allowed.split_whitespace().map(|capability| {
+                let name = capability.strip_prefix("CAP_").unwrap();
+                format!(",+{}", name.to_lowercase())
+            });
+            let Some(mut restricted) = testenv::program("setpriv") else {
+                return;
+            };
+            restricted.arg("--no-new-privs");
+            let allowed: String = allowed.collect();
+            restricted.arg(format!("--bounding-set=-all{allowed}"));
+            restricted.arg(env!("CARGO_BIN_EXE_weir"));
+            restricted
+        }
     };
-    restricted.arg("--no-new-privs");
-    restricted.arg(format!(
-        "--bounding-set=-all{}",
-        allowed.collect::<String>()
-    ));
-    restricted.arg(env!("CARGO_BIN_EXE_weir"));
     let manager_path = net.folder.path("notify");
     let _ = std::fs::remove_file(&manager_path);
     let manager = UnixDatagram::bind(&manager_path).unwrap();
+    // As systemd's.
+    std::fs::set_permissions(&manager_path, Permissions::from_mode(0o777)).unwrap();
     manager.set_read_timeout(Some(WAIT_MAX)).unwrap();
     restricted.env("NOTIFY_SOCKET", &manager_path);
     restricted.env("WATCHDOG_USEC", "300000");
@@ -64,6 +101,23 @@ fn runs(net: &Net, name: &str, words: &[(&str, &str)], said: &str) {
     let ended = running.end();
     assert_eq!(ended.code, Some(0), "{ended:?}");
     assert!(ended.stderr.contains(said), "{ended:?}");
+}
+
+/// Removes a broker's folder when it is dropped.
+struct Clean<'a>(&'a Net, &'a str);
+
+impl Drop for Clean<'_> {
+    fn drop(&mut self) {
+        let Clean(net, keep) = self;
+        let socket = format!("{keep}/socket");
+        let clean = ["broker", "--clean", "--keep", keep, "--socket", &socket];
+        let cleaned = Running::start(&net.r, weir([]), &clean).end();
+        let removed = std::fs::remove_dir(keep);
+        if !std::thread::panicking() {
+            assert_eq!(cleaned.code, Some(0), "{cleaned:?}");
+            removed.unwrap();
+        }
+    }
 }
 
 #[test]
@@ -95,8 +149,18 @@ fn what_they_start_runs_with_what_they_allow() {
         "[[grant]]\nusers = [65534]\ninterfaces = [\"eth0\"]\n",
     )
     .unwrap();
-    let policy = format!("{policy} --socket {}", net.folder.path("broker"));
-    let words = [("/etc/weir/policy.toml", &*policy)];
+    // Below folders that root alone may write to.
+    let keep = format!("/run/weir-units-{}", std::process::id());
+    let places = format!("--socket {keep}/socket --keep {keep}");
+    let (prepare, policy) = (
+        format!("--prepare {WEIR} {places}"),
+        format!("{policy} {places}"),
+    );
+    let _clean = Clean(&net, &keep);
+    let words = [
+        ("--prepare weir", &*prepare),
+        ("/etc/weir/policy.toml", &policy),
+    ];
     runs(&net, "weir-broker.service", &words, "listens on");
     let table = net.folder.path("hosts.toml");
     std::fs::write(&table, "\"02:00:00:00:00:01\" = \"10.0.0.9\"\n").unwrap();

@@ -21,6 +21,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use weir_link::bpf::PinFolder;
+use weir_link::live::Privileged;
 use weir_link::live::{EgressCounts, EgressError, EgressPath, EgressRules, close_egress};
 
 /// The egress paths of a network namespace. Dropping the pool ends them, unless
@@ -31,6 +32,7 @@ pub(super) struct EgressPool {
     folder: Arc<PinFolder>,
     pub(super) folder_name: String,
     events: Arc<OwnedFd>,
+    privileged: Arc<Privileged>,
     all: BTreeMap<String, Arc<EgressPath>>,
     /// Classes of paths, the most recently requested last.
     classes: Vec<EgressClass>,
@@ -106,6 +108,7 @@ impl EgressPool {
         root: &Arc<PinFolder>,
         namespace: u64,
         events_fd: &Arc<OwnedFd>,
+        privileged: &Arc<Privileged>,
     ) -> Result<EgressPool, Refusal> {
         let folder_name = format!("{FOLDER}{namespace}");
         Ok(EgressPool {
@@ -113,6 +116,7 @@ impl EgressPool {
             root: Arc::clone(root),
             folder_name,
             events: Arc::clone(events_fd),
+            privileged: Arc::clone(privileged),
             all: BTreeMap::new(),
             classes: Vec::new(),
             in_flight: BTreeSet::new(),
@@ -124,7 +128,8 @@ impl EgressPool {
 
     fn request(&mut self, job: Job) -> io::Result<()> {
         if self.thread.is_none() {
-            self.thread = Some(start(Arc::clone(&self.folder), Arc::clone(&self.events))?);
+            let (folder, events) = (Arc::clone(&self.folder), Arc::clone(&self.events));
+            self.thread = Some(start(folder, events, Arc::clone(&self.privileged))?);
         }
         // The thread ends only after this sender.
         let sent = self.thread.as_ref().map(|thread| thread.jobs.send(job));
@@ -366,7 +371,11 @@ pub(super) fn sweep_folder(
 }
 
 /// Starts the thread in the network namespace of the calling thread.
-fn start(folder: Arc<PinFolder>, events_fd: Arc<OwnedFd>) -> io::Result<Thread> {
+fn start(
+    folder: Arc<PinFolder>,
+    events_fd: Arc<OwnedFd>,
+    privileged: Arc<Privileged>,
+) -> io::Result<Thread> {
     let (jobs, todo) = channel();
     let (tell, done) = channel();
     let thread = std::thread::Builder::new().name("weir-paths".into());
@@ -374,7 +383,7 @@ fn start(folder: Arc<PinFolder>, events_fd: Arc<OwnedFd>) -> io::Result<Thread> 
         while let Ok(job) = todo.recv() {
             match job {
                 Job::Make { name, like } => {
-                    let made = make(name.clone(), &like, &folder);
+                    let made = make(name.clone(), &like, &folder, &privileged);
                     if tell
                         .send(Done {
                             name,
@@ -396,8 +405,8 @@ fn start(folder: Arc<PinFolder>, events_fd: Arc<OwnedFd>) -> io::Result<Thread> 
     Ok(Thread { jobs, done })
 }
 
-fn make(name: String, like: &EgressKey, folder: &PinFolder) -> Made {
-    match EgressPath::open(&name, like.ifindex, &like.rules, folder) {
+fn make(name: String, like: &EgressKey, folder: &PinFolder, privileged: &Privileged) -> Made {
+    match EgressPath::open(&name, like.ifindex, &like.rules, folder, privileged) {
         Ok((path, end)) => Ok((path, MadePath { name, end })),
         Err(error) => Err(Refusal::new(ErrorKind::System, error)),
     }

@@ -34,7 +34,8 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::sync::Arc;
 use std::time::Duration;
-use weir_link::bpf::{self, ObjectKind, PinFolder};
+use weir_link::bpf::PinFolder;
+use weir_link::live::Privileged;
 use weir_link::live::{EgressCounts, EgressRules, Sender};
 use weir_link::net::{Event, InterfaceError, InterfaceMonitor, Interfaces};
 
@@ -51,6 +52,7 @@ pub struct KernelBackend {
     wake_fd: Arc<OwnedFd>,
     namespace: u64,
     pins: Option<Arc<PinFolder>>,
+    privileged: Arc<Privileged>,
     paths: Option<EgressPool>,
     refused_paths: Vec<(u32, Refusal)>,
 }
@@ -68,6 +70,7 @@ impl KernelBackend {
             wake_fd: Arc::new(eventfd(0, flags)?),
             namespace: namespace()?,
             pins: None,
+            privileged: Arc::default(),
             paths: None,
             refused_paths: Vec::new(),
         })
@@ -80,6 +83,13 @@ impl KernelBackend {
         KernelBackend { pins, ..self }
     }
 
+    /// Has this done what needs `CAP_SYS_ADMIN`, instead of the process itself.
+    #[must_use]
+    pub fn with_privileged(self, privileged: Privileged) -> KernelBackend {
+        let privileged = Arc::new(privileged);
+        KernelBackend { privileged, ..self }
+    }
+
     /// The egress paths of this namespace. They are pinned, so that no frames
     /// bypass the check when this process ends.
     fn paths(&mut self) -> Result<&mut EgressPool, Refusal> {
@@ -88,7 +98,8 @@ impl KernelBackend {
             return Err(Refusal::new(ErrorKind::System, message));
         };
         if self.paths.is_none() {
-            self.paths = Some(EgressPool::of(root, self.namespace, &self.wake_fd)?);
+            let (wake, privileged) = (&self.wake_fd, &self.privileged);
+            self.paths = Some(EgressPool::of(root, self.namespace, wake, privileged)?);
         }
         self.paths.as_mut().ok_or_else(|| system("no paths"))
     }
@@ -236,8 +247,8 @@ impl Backend for KernelBackend {
         }
     }
 
-    fn has_ring(&self, ring: u32) -> bool {
-        bpf::open(ObjectKind::Map, ring, true).is_ok()
+    fn gone_rings(&self, rings: &[u32]) -> Vec<u32> {
+        self.privileged.gone_maps(rings)
     }
 
     fn wake_fd(&self) -> Option<BorrowedFd<'_>> {

@@ -35,7 +35,8 @@ impl Bed {
         let root = Arc::new(PinFolder::mount(&folder.0).expect("root may"));
         let flags = rustix::event::EventfdFlags::CLOEXEC;
         let events_fd = rustix::event::eventfd(0, flags).expect("a descriptor");
-        let mut paths = EgressPool::of(&root, 1, &Arc::new(events_fd)).expect("a folder");
+        let paths = EgressPool::of(&root, 1, &Arc::new(events_fd), &Arc::default());
+        let mut paths = paths.expect("a folder");
         let (jobs, todo) = channel();
         let (done, from) = channel();
         paths.thread = Some(Thread { jobs, done: from });
