@@ -84,18 +84,21 @@ pub(crate) fn test() {
 /// Goes on with the unwinding that has ended at a point. Nothing may be due in the frames of the caller.
 #[inline]
 pub(crate) fn act() {
-    if CAUGHT.get() {
+    if CAUGHT.get() && !signals::is_inside() {
         go_on();
     }
 }
 
 #[cold]
 fn go_on() -> ! {
+    // What the unwinding runs may call sockets, too.
+    CAUGHT.set(false);
     let mut buffer = MaybeUninit::<Buffer>::zeroed();
     // SAFETY: the C library fills the buffer, and goes on where its words say: with what the thread had
-    // registered before.
+    // registered before, which is registered again.
     unsafe {
         __pthread_register_cancel(buffer.as_mut_ptr());
+        __pthread_unregister_cancel(buffer.as_mut_ptr());
         __pthread_unwind_next(buffer.as_mut_ptr())
     }
 }

@@ -76,7 +76,7 @@ pub(super) unsafe fn connect(fd: c_int, to: *const sockaddr, len: socklen_t) -> 
 fn is_in_progress() -> bool {
     matches!(
         crate::sock::last_errno(),
-        libc::EINPROGRESS | libc::EINTR | libc::EALREADY
+        libc::EINPROGRESS | libc::EINTR | libc::EALREADY | cancel::CANCELLED
     )
 }
 

@@ -35,11 +35,13 @@ pub unsafe extern "C" fn sendfile(
         // SAFETY: the caller's promises.
         return unsafe { real::sendfile(out, input, offset, count) };
     };
-    let _inside = signals::enter();
     stats::weirs(Call::File);
     if table::is_live(input) {
         return super::descriptor::unsupported();
     }
+    // As the C library's function, this is no cancellation point.
+    let state = cancel::off();
+    let inside = signals::enter();
     // SAFETY: the caller's promise.
     let start = unsafe { offset.as_ref() }.copied();
     let sent = send_file(&sock, input, start, count);
@@ -47,6 +49,8 @@ pub unsafe extern "C" fn sendfile(
         // SAFETY: the caller's promise.
         unsafe { offset.write(*end) };
     }
+    drop(inside);
+    cancel::set(state);
     length(sent.map(|(sent, _)| sent))
 }
 

@@ -190,6 +190,7 @@ unsafe fn passed(message: *const msghdr) -> Vec<c_int> {
 /// # Safety
 /// `message` points to a valid message.
 unsafe fn may_pass(message: *const msghdr) -> bool {
+    let _inside = signals::enter();
     // SAFETY: the caller's promise.
     let fds = unsafe { passed(message) };
     for set in fds.iter().filter(|fd| table::is_plain_set(**fd)) {
