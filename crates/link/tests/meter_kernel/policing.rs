@@ -248,7 +248,7 @@ fn frames_that_go_the_short_way_are_policed_by_the_rules() {
 }
 
 #[test]
-fn a_policy_that_changes_within_a_session_is_in_force_at_once() {
+fn another_kind_of_policy_within_a_session_is_in_force_at_once() {
     if !permitted() {
         return;
     }
@@ -263,7 +263,7 @@ fn a_policy_that_changes_within_a_session_is_in_force_at_once() {
     };
     let returned =
         |times: usize| -> Vec<u32> { (0..times).map(|_| run(&program, &frame)).collect() };
-    // A CPU has a lease of 64 KiB, which what comes then must not pass from.
+    // A CPU has a lease of 64 KiB, from which no later frame may pass.
     let leased = policy([Some(ALL), None], None);
     set(Some(leased.clone()), true);
     assert_eq!(returned(2), [2, 2]);

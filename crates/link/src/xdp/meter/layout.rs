@@ -177,7 +177,7 @@ pub(super) const LEASE_CPUS: u32 = 8;
 pub(super) mod lease {
     /// Bytes that are left: 16 bits.
     pub(in crate::xdp::meter) const BYTES: i16 = 0;
-    /// Frames of at least so many bytes are over until the time of the note: 16 bits.
+    /// Frames of at least this many bytes are over until the time of the note: 16 bits.
     pub(in crate::xdp::meter) const LEAST: i16 = 2;
     /// One of the kinds below: 32 bits.
     pub(in crate::xdp::meter) const KIND: i16 = 4;

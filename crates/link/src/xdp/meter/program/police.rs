@@ -359,6 +359,9 @@ impl Routine<'_> {
             Insn::load(op::H, Reg::R1, LEASE, lease::BYTES),
             Insn::alu64(op::SUB, Reg::R2, Reg::R1),
         ]);
+        // A program that has interrupted this one may have leased more than the frame.
+        self.jump(JSGT, Reg::R2, 0, needed);
+        self.asm.push(Insn::mov64(Reg::R2, 0));
         self.asm.bind(needed);
         self.charge(refused, over);
         self.jump(op::JEQ, LEASE, 0, within);
