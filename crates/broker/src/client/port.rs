@@ -104,8 +104,8 @@ impl Port {
         // SAFETY: the opener of ports, the broker or this process, makes a ring
         // for each port and hands it out once; the broker is root's, or of the
         // user to whom root has given the socket's folder, and is trusted so
-        // far. A process that takes a port's descriptor from it to read the ring a second time makes the same
-        // promise, and breaks it.
+        // far. A process that takes a port's descriptor from it to read the
+        // ring a second time makes the same promise, and breaks it.
         let reader = unsafe { Reader::open(ring)? };
         let held = named.remove("held");
         Ok(Port {

@@ -40,7 +40,8 @@ impl Accounts {
     pub fn user(&self, user: &str) -> Option<(u32, u32)> {
         let known = self.users.get(user).copied();
         known.or_else(|| {
-            let uid = user.parse().ok()?;
+            // The last number stands for no user.
+            let uid = user.parse().ok().filter(|uid| *uid != u32::MAX)?;
             let mut all = self.users.values();
             Some(all.find(|one| one.0 == uid).map_or((uid, uid), |one| *one))
         })

@@ -264,6 +264,14 @@ fn is_brokers(path: &Path, channel: &Channel) -> bool {
     peer.uid == 0 || owner().is_ok_and(|owner| owner == Some(peer.uid))
 }
 
+/// Whether some process has the socket there, without a wait for it.
+fn is_listened_at(path: &Path) -> io::Result<bool> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let fd = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
+    let connected = connect(&fd, &SocketAddrUnix::new(path)?);
+    Ok(!matches!(connected, Err(Errno::CONNREFUSED | Errno::NOENT)))
+}
+
 /// The path of the socket for user 0: that of the usual one, and `.root`.
 fn superuser_path(path: &Path) -> PathBuf {
     let mut path = path.as_os_str().to_owned();
@@ -348,7 +356,7 @@ impl Listener {
             Ok(metadata) if !metadata.file_type().is_socket() => {
                 return Err(io::ErrorKind::AlreadyExists.into());
             }
-            Ok(_) if Channel::connect_at(path).is_ok() => {
+            Ok(_) if is_listened_at(path)? => {
                 return Err(io::ErrorKind::AddrInUse.into());
             }
             Ok(_) => {}

@@ -389,6 +389,15 @@ pub(crate) fn a_path_outlives_its_broker_and_does_what_the_next_one_says() {
         "{elsewhere:?}"
     );
     assert_eq!(folder.paths(&net).len(), 3);
+    // No other interface is removed, though a pin has its name.
+    let pins = std::fs::read_dir(folder.path.join("bpf")).unwrap();
+    let mut pins = pins.map(|entry| entry.unwrap().path());
+    let paths = pins.find(|path| path.to_string_lossy().contains("/paths-"));
+    let paths = std::fs::read_dir(paths.unwrap()).unwrap();
+    let mut paths = paths.map(|entry| entry.unwrap().path());
+    let counts = paths.find(|path| path.to_string_lossy().ends_with("-counts"));
+    let counts = counts.unwrap();
+    std::fs::rename(&counts, counts.with_file_name(net.eth_b.name())).unwrap();
     net.b.run(|| RuntimeDir::clean(&folder.path)).unwrap();
     let devices = net.b.run(|| weir_link::net::interfaces().unwrap());
     assert_eq!(devices.len(), 2, "lo and the link's end: {devices:?}");

@@ -77,8 +77,9 @@ pub struct PinFolder {
 
 impl PinFolder {
     /// Mounts a BPF file system with mode 700 on the folder `path`, which is
-    /// created if missing. The mount is private: other mount namespaces do not
-    /// see it. An existing BPF file system is used.
+    /// created if missing. The mount is private: mount namespaces that are made
+    /// later have a copy, and those that exist may get one, which mode 700
+    /// guards. An existing BPF file system is used.
     ///
     /// # Errors
     /// Without privilege; if the folder is a symbolic link or belongs to

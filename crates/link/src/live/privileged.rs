@@ -4,7 +4,7 @@
 //! process, and gives up the capability itself (privilege separation).
 //!
 //! ```text
-//!  broker: CAP_BPF, CAP_NET_ADMIN, CAP_NET_RAW        helper: CAP_SYS_ADMIN, too
+//!  broker: CAP_BPF, CAP_NET_ADMIN, CAP_NET_RAW        helper: CAP_SYS_ADMIN, CAP_NET_ADMIN, CAP_NET_RAW
 //!     paths' thread ── 1 byte ─────────────────────────► thread: a namespace
 //!                   ◄─ errno; namespace, two sockets ───
 //!     main thread   ── numbers of maps ────────────────► thread: which exist?
@@ -12,7 +12,7 @@
 //! ```
 //!
 //! The helper reads nothing but these messages, which hold no pointer, path or
-//! name. It cannot be traced by the broker, whose capabilities are fewer, and
+//! name. It cannot be traced by the broker, which lacks `CAP_SYS_ADMIN`, and
 //! ends with the broker, by the end of its sockets.
 #![allow(unsafe_code)] // fork(2), signal(2), _exit(2).
 
@@ -102,8 +102,8 @@ impl Privileged {
         };
         let ((namespaces, theirs), (maps, other)) = (pair()?, pair()?);
         // SAFETY: the process has one thread that does anything, so that the
-        // child finds no lock taken and no invariant broken; it never returns
-        // from `helper`.
+        // child finds no lock taken and no invariant broken (in tests, beside
+        // threads that wait and hold no lock); it never returns from `helper`.
         match unsafe { libc::fork() } {
             -1 => return Err(io::Error::last_os_error()),
             0 => {
@@ -112,8 +112,13 @@ impl Privileged {
             }
             _ => {}
         }
+        // So that the end of the helper is the end of its sockets.
+        drop((theirs, other));
         for (socket, wait) in [(&namespaces, NAMESPACE_WAIT), (&maps, MAPS_WAIT)] {
             sockopt::set_socket_timeout(socket, sockopt::Timeout::Recv, Some(wait))?;
+        }
+        if receive(maps.as_fd(), &mut [0])? != 1 {
+            return Err(io::Error::other("the helper has ended at once"));
         }
         set_no_new_privs(true)?;
         keep(OWN, OPTIONAL)?;
@@ -229,6 +234,8 @@ fn helper(namespaces: OwnedFd, maps: &OwnedFd) -> ! {
             }
             leave()
         })?;
+        // It is ready.
+        send(maps.as_fd(), &[0], &[])?;
         answer_maps(maps.as_fd());
         Ok(())
     });

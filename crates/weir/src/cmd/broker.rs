@@ -274,6 +274,13 @@ fn prepare(args: &Args, user: &str) -> Result<(), CliError> {
         return Err(CliError::run("only root can prepare a folder for a broker"));
     }
     RuntimeDir::prepare(keep, uid, gid).map_err(CliError::run)?;
+    // Where brokers of earlier versions had it.
+    if keep == Path::new(FOLDER_DEFAULT) && Path::new("/run/weir/ports").is_dir() {
+        say(
+            "weir: warning: an older broker has left its state in /run/weir, which may hold interfaces: \
+             end it, and run `weir broker --clean --keep /run/weir`",
+        );
+    }
     let keep = keep.display();
     say(&format!("weir: {keep} is ready for brokers of user {uid}"));
     Ok(())
@@ -307,7 +314,7 @@ fn has_capabilities() -> Result<(), CliError> {
         return Ok(());
     }
     Err(CliError::run(format!(
-        "the broker lacks {}: start it as root, or as another user with AmbientCapabilities= in its \
+        "the broker lacks {}: start it as root with all capabilities (a container may withhold them), or as another user with AmbientCapabilities= in its \
          unit or setpriv --ambient-caps",
         missing.join(" and ")
     )))

@@ -12,7 +12,7 @@
 
 use super::system;
 use crate::engine::MadePath;
-use crate::interface::{InterfaceInfo, path_name};
+use crate::interface::{InterfaceInfo, is_path, path_name};
 use crate::protocol::{ErrorKind, Refusal};
 use rustix::io::write;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -363,9 +363,16 @@ pub(super) fn sweep_folder(
     let mut result = Ok(());
     for pin in pins {
         let name = pin.strip_suffix("-counts").unwrap_or(&pin);
-        if !is_kept(name) {
-            result = result.and(close_egress(name, folder));
+        if is_kept(name) {
+            continue;
         }
+        // No other device is removed, whatever a pin was renamed to.
+        let ended = if is_path(name) {
+            close_egress(name, folder)
+        } else {
+            folder.unpin(&pin).map(drop).map_err(EgressError::from)
+        };
+        result = result.and(ended);
     }
     result
 }
