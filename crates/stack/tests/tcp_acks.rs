@@ -3,8 +3,11 @@
 mod common;
 
 use common::V4;
-use common::peer::{ACK, FIN, Peer, S, flags};
-use weir_stack::tcp::TcpId;
+use common::peer::{ACK, FIN, Peer, S, SYN, flags};
+use weir_stack::tcp::{TcpConfig, TcpId};
+use weir_wire::tcp::Options;
+
+const MS: u64 = 1_000_000;
 
 /// The peer sends this many bytes, which are read; how many segments come back.
 fn say(peer: &mut Peer, connection: TcpId, count: usize) -> usize {
@@ -87,6 +90,58 @@ fn a_fin_is_acknowledged_with_ours_or_soon() {
 
 /// A writer that waits for more than all memory would keep memory that others wait
 /// for.
+/// The shift rounds a window up, and a peer that fills it sends more than there is room for. What it
+/// acknowledges from there counts, or a full reader's own bytes would wait for ever.
+#[test]
+fn a_peer_acknowledges_at_the_end_of_a_window_that_was_rounded_up() {
+    let config = TcpConfig {
+        timestamps: false,
+        ..TcpConfig::default()
+    };
+    let mut peer = Peer::with(V4, config);
+    let listener = peer.listen(1);
+    peer.options = Options {
+        mss: Some(1460),
+        window_scale: Some(7),
+        ..Options::default()
+    };
+    peer.tell(SYN, peer.seq, 0, b"");
+    let answer = peer.heard()[0].0;
+    let shift = answer.options.window_scale.unwrap();
+    assert!(shift > 0);
+    (peer.seq, peer.ack) = (answer.ack, answer.seq.wrapping_add(1));
+    peer.options = Options::default();
+    peer.tell(ACK, peer.seq, peer.ack, b"");
+    let connection = peer.stack.tcp_accept(0, listener).unwrap();
+    // Nothing is read; the peer fills the window as it sees it.
+    let mut edge = peer.seq.wrapping_add(answer.window.into());
+    let mut acknowledged = peer.seq;
+    for _ in 0..100_000 {
+        let len = edge.wrapping_sub(peer.seq).min(999);
+        peer.now_ns += MS;
+        peer.tell(ACK, peer.seq, peer.ack, &vec![7; len as usize]);
+        peer.seq = peer.seq.wrapping_add(len);
+        for (heard, _) in peer.heard() {
+            acknowledged = heard.ack;
+            edge = heard.ack.wrapping_add(u32::from(heard.window) << shift);
+        }
+        if edge == acknowledged {
+            break;
+        }
+    }
+    assert_eq!(edge, acknowledged, "the window is closed");
+    assert_ne!(peer.seq, acknowledged, "the last bytes were cut off");
+    let bytes = b"from the reader";
+    assert_eq!(peer.stack.tcp_write(connection, bytes), Ok(bytes.len()));
+    let heard = peer.heard();
+    assert_eq!(heard[0].1, bytes);
+    peer.ack = peer.ack.wrapping_add(bytes.len() as u32);
+    peer.tell(ACK, peer.seq, peer.ack, b"");
+    peer.heard();
+    peer.now_ns += 10 * S;
+    assert!(peer.heard().iter().all(|(_, bytes)| bytes.is_empty()));
+}
+
 #[test]
 fn what_there_is_no_memory_for_is_not_waited_for() {
     let mut peer = Peer::new(V4);

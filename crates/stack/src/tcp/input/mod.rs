@@ -325,8 +325,13 @@ impl Pcb {
         match (arrived.len(), self.receive.window()) {
             // A peer that has filled the window acknowledges at its end, though bytes before may be
             // lost: as in Linux, this counts, or nothing that is sent to such a peer would be
-            // acknowledged. A RST must be inside (RFC 5961 §3.2).
-            (0, _) => inside(seq) || seq == edge && (seq == nxt || !arrived.has(Flags::RST)),
+            // acknowledged. The end is where the peer sees it: the shift rounds the window up. A RST
+            // must be inside (RFC 5961 §3.2).
+            (0, _) => {
+                let seen = edge.plus((1 << self.receive.scale) - 1);
+                let acknowledges = !arrived.has(Flags::RST) && nxt.at_most(seq);
+                inside(seq) || seq == nxt || acknowledges && seq.at_most(seen)
+            }
             // A closed window accepts acknowledgments and RSTs at RCV.NXT; bytes are cut off.
             (_, 0) => seq == nxt,
             (len, _) => {
