@@ -247,17 +247,26 @@ fn frames_that_go_the_short_way_are_policed_by_the_rules() {
     equals_the_rules(&services, true, 24);
 }
 
+/// The address of the session that [`one_session`] has.
+const ADDRESS: Ipv4Addr = Ipv4Addr::new(10, 9, 9, 9);
+
+/// A meter with a session in row 0, and its program for frames that go up; `None` if not permitted.
+fn one_session() -> Option<(Meter, Program)> {
+    if !permitted() {
+        return None;
+    }
+    let mut meter = Meter::create(&policed(&services(), false)).unwrap();
+    meter.insert(Key::Ipv4(ADDRESS), 0).unwrap();
+    let program = meter.stage(Direction::Up).program(Hook::XdpNative).unwrap();
+    Some((meter, program))
+}
+
 #[test]
 fn another_kind_of_policy_within_a_session_is_in_force_at_once() {
-    if !permitted() {
+    let Some((meter, program)) = one_session() else {
         return;
-    }
-    let services = services();
-    let mut meter = Meter::create(&policed(&services, false)).unwrap();
-    let address = Ipv4Addr::new(10, 9, 9, 9);
-    meter.insert(Key::Ipv4(address), 0).unwrap();
-    let program = meter.stage(Direction::Up).program(Hook::XdpNative).unwrap();
-    let frame = packet(address);
+    };
+    let frame = packet(ADDRESS);
     let set = |policy: Option<Policy>, is_new| {
         meter.set_policy(0, policy.as_ref(), is_new).unwrap();
     };
@@ -294,15 +303,10 @@ fn packet(from: Ipv4Addr) -> Vec<u8> {
 
 #[test]
 fn a_small_frame_passes_where_a_large_one_is_over() {
-    if !permitted() {
+    let Some((meter, program)) = one_session() else {
         return;
-    }
-    let services = services();
-    let mut meter = Meter::create(&policed(&services, false)).unwrap();
-    let address = Ipv4Addr::new(10, 9, 9, 9);
-    meter.insert(Key::Ipv4(address), 0).unwrap();
-    let program = meter.stage(Direction::Up).program(Hook::XdpNative).unwrap();
-    let large = packet(address);
+    };
+    let large = packet(ADDRESS);
     let mut small = large[..400].to_vec();
     small[16..18].copy_from_slice(&386_u16.to_be_bytes());
     // A byte is a millisecond.
@@ -384,15 +388,10 @@ fn flood(program: &Program, frame: &[u8], lasts: Duration, full_after: Duration)
 
 #[test]
 fn what_passes_is_the_rate_and_the_burst() {
-    if !permitted() {
+    let Some((mut meter, program)) = one_session() else {
         return;
-    }
-    let services = services();
-    let mut meter = Meter::create(&policed(&services, false)).unwrap();
-    let address = Ipv4Addr::new(10, 9, 9, 9);
-    meter.insert(Key::Ipv4(address), 0).unwrap();
-    let program = meter.stage(Direction::Up).program(Hook::XdpNative).unwrap();
-    let frame = packet(address);
+    };
+    let frame = packet(ADDRESS);
     for (bits_per_second, burst_bytes) in [
         (8_000_000, 100_000),
         (80_000_000, 100_000),
@@ -440,15 +439,10 @@ fn what_passes_is_the_rate_and_the_burst() {
 
 #[test]
 fn a_quota_is_kept_by_the_session_and_not_by_the_next_one() {
-    if !permitted() {
+    let Some((mut meter, program)) = one_session() else {
         return;
-    }
-    let services = services();
-    let mut meter = Meter::create(&policed(&services, false)).unwrap();
-    let address = Ipv4Addr::new(10, 9, 9, 9);
-    meter.insert(Key::Ipv4(address), 0).unwrap();
-    let program = meter.stage(Direction::Up).program(Hook::XdpNative).unwrap();
-    let frame = packet(address);
+    };
+    let frame = packet(ADDRESS);
     let quota = |bytes| policy([None; 2], Some(bytes));
     meter.set_policy(0, Some(&quota(2_500)), true).unwrap();
     let returned = |times: usize| {

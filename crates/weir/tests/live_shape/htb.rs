@@ -1,6 +1,6 @@
 //! The rate beside that of the kernel's HTB.
 
-use super::{FRAME, Net, Source, carry, full, net};
+use super::{FRAME, Net, carry, net, sources};
 use crate::live::run;
 use std::time::Duration;
 use weir_lab::testenv;
@@ -10,15 +10,7 @@ const ROUNDS: usize = 5;
 
 /// Bits per second that come through while twice as many are sent.
 fn rate(net: &Net) -> f64 {
-    let sources: Vec<Source> = (0..2)
-        .map(|flow| Source {
-            from: "10.9.0.1",
-            to: "10.9.0.2",
-            port: 6_000 + flow,
-            rate: full(),
-        })
-        .collect();
-    let (got, time) = carry(net, &sources, Duration::from_secs(3));
+    let (got, time) = carry(net, &sources(2), Duration::from_secs(3));
     let frames: u64 = got.values().map(|of_it| of_it.frames).sum();
     // The time is that between the first and the last.
     ((frames - 1) * FRAME as u64 * 8) as f64 / time.as_secs_f64()

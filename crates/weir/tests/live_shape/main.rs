@@ -160,6 +160,17 @@ fn receive(socket: &UdpSocket) -> (HashMap<SocketAddr, Got>, Duration) {
     (got, last - first)
 }
 
+/// Flows each of which fills the link.
+fn sources(flows: u16) -> Vec<Source> {
+    let source = |flow| Source {
+        from: "10.9.0.1",
+        to: "10.9.0.2",
+        port: 6_000 + flow,
+        rate: full(),
+    };
+    (0..flows).map(source).collect()
+}
+
 /// Sends and receives at the same time.
 fn carry(net: &Net, sources: &[Source], time: Duration) -> (HashMap<SocketAddr, Got>, Duration) {
     let socket = net.receiver();
@@ -421,15 +432,7 @@ fn classes_have_priorities_and_rates() {
         &json,
     ];
     let running = Running::start(&net.middle, weir([]), &arguments).until("ready");
-    let sources: Vec<Source> = (0..3)
-        .map(|flow| Source {
-            from: "10.9.0.1",
-            to: "10.9.0.2",
-            port: 6_000 + flow,
-            rate: full(),
-        })
-        .collect();
-    let (got, time) = carry(&net, &sources, Duration::from_secs(3));
+    let (got, time) = carry(&net, &sources(3), Duration::from_secs(3));
     let rate = |port: u16| {
         let of_it = got.iter().find(|(from, _)| from.port() == port);
         let frames = of_it.map_or(0, |(_, got)| got.frames);
