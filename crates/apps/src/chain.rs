@@ -114,8 +114,9 @@ impl BoxConfig {
         check_translators(&stages, &[])?;
         let links: Vec<&str> = router.links.iter().map(|link| &*link.name).collect();
         let schedulers = schedulers_of(schedulers.take(), &links, names)?;
-        let is_one_armed = stages.iter().any(StageConfig::may_be_one_armed);
-        if router.links.len() < 2 && !is_one_armed {
+        // Without a stage that says so, false.
+        let may_be_one_armed = stages.iter().filter_map(StageConfig::may_be_one_armed);
+        if router.links.len() < 2 && !may_be_one_armed.min().unwrap_or(false) {
             let message = "a chain needs an inside, too: write a second [[link]]";
             return Err(wrong(Some(outside.span().start), message.into()));
         }
@@ -139,6 +140,11 @@ impl BoxConfig {
             ipfix,
             schedulers,
         })
+    }
+
+    /// Whether one link is inside and outside.
+    pub fn is_one_armed(&self) -> bool {
+        self.router.links.len() == 1
     }
 
     /// The source of tunnels, SAs and policies, if a stage is `ipsec`.

@@ -152,6 +152,8 @@ pub struct Context<'a> {
     pub outside: &'a [Ipv4Addr],
     /// What the source of a stage `ipsec` has, and the source of its changes.
     pub ipsec: Option<(&'a weir_esp::Config, ipsec::Reload)>,
+    /// Whether one link is inside and outside.
+    pub is_one_armed: bool,
 }
 
 impl Context<'_> {
@@ -386,9 +388,14 @@ impl StageConfig {
         matches!(self.kind, Kind::Nat(_) | Kind::Nat64(_) | Kind::Balance(..))
     }
 
-    /// Whether the stage makes sense with one link, for inside and outside.
-    pub fn may_be_one_armed(&self) -> bool {
-        matches!(self.kind, Kind::Balance(..))
+    /// Whether the stage makes sense with one link, for inside and outside; `None` if it
+    /// does where the others do.
+    pub fn may_be_one_armed(&self) -> Option<bool> {
+        match self.kind {
+            Kind::Balance(..) | Kind::Ipsec(_) => Some(true),
+            Kind::Nat(_) | Kind::Nat64(_) => Some(false),
+            Kind::Mark(_) | Kind::Drop | Kind::Police(_) => None,
+        }
     }
 
     /// The kind, as in the configuration.
@@ -443,7 +450,12 @@ impl StageConfig {
                     return Err(ConfigError::new(self.at, message));
                 };
                 let made = Ipsec::new(config, reload.clone(), context.seed);
-                Box::new(made.map_err(|error| ConfigError::new(self.at, error.to_string()))?)
+                let made = made.map_err(|error| ConfigError::new(self.at, error.to_string()))?;
+                Box::new(if context.is_one_armed {
+                    made.one_armed()
+                } else {
+                    made
+                })
             }
         };
         Ok((stage, self.program.clone()))

@@ -64,6 +64,13 @@ impl Ipsec {
         })
     }
 
+    /// For one link, of the hosts and the peers; see [`Gateway::one_armed`].
+    #[must_use]
+    pub fn one_armed(mut self) -> Ipsec {
+        self.gateway = self.gateway.one_armed();
+        self
+    }
+
     /// Takes the new configuration, if there is one; returns whether it did.
     fn look(&mut self, now: u64) -> bool {
         self.look_at = now.saturating_add(RELOAD_INTERVAL);

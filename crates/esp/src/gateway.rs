@@ -179,6 +179,7 @@ pub struct Gateway {
     counters: Counters,
     seed: u64,
     is_negotiated: bool,
+    is_one_armed: bool,
     /// Bytes before each ESP packet that is made.
     headroom: usize,
     /// Memory of ESP packets that were sent.
@@ -222,6 +223,7 @@ impl Gateway {
             },
             seed,
             is_negotiated: config.is_negotiated,
+            is_one_armed: false,
             headroom: 0,
             spare: Vec::new(),
         };
@@ -294,6 +296,7 @@ impl Gateway {
         };
         new.limit = self.limit;
         new.headroom = self.headroom;
+        new.is_one_armed = self.is_one_armed;
         new.spare = std::mem::take(&mut self.spare);
         *self = new;
         Ok(())
@@ -331,6 +334,16 @@ impl Gateway {
     #[must_use]
     pub fn with_headroom(mut self, bytes: usize) -> Gateway {
         self.headroom = bytes;
+        self
+    }
+
+    /// Has one link for the hosts and the peers. Then a packet that enters may be one of
+    /// a host, which leaves afterwards; and one that leaves may have come out of a
+    /// tunnel. A policy protects both by the direction of its expression: a packet
+    /// that it would protect either way is dropped.
+    #[must_use]
+    pub fn one_armed(mut self) -> Gateway {
+        self.is_one_armed = true;
         self
     }
 
@@ -383,7 +396,19 @@ impl Gateway {
         if headers.is_discovery(packet) || self.is_own(&headers, packet) {
             return Outward::Pass;
         }
-        match self.policies.decide(now, Direction::Out, &headers, packet) {
+        let decision = self.policies.decide(now, Direction::Out, &headers, packet);
+        let is_protected = matches!(decision, Decision::By(Action::Protect(_)));
+        if self.is_one_armed && self.protects(now, Direction::In, &headers, packet) {
+            if is_protected {
+                return Outward::Drop("both-ways", None);
+            }
+            // None but what a peer protected has come here.
+            return Outward::Pass;
+        }
+        if self.is_one_armed && !is_protected && self.is_own_error(&headers, packet) {
+            return Outward::Pass;
+        }
+        match decision {
             Decision::By(Action::Bypass) => {
                 self.counters.bypassed += 1;
                 Outward::Pass
@@ -395,6 +420,23 @@ impl Gateway {
                 self.protect(now, tunnel, &headers, &packet[..headers.len])
             }
         }
+    }
+
+    /// Whether a packet of this direction is to be protected.
+    fn protects(
+        &mut self,
+        now: u64,
+        direction: Direction,
+        headers: &Headers,
+        packet: &mut [u8],
+    ) -> bool {
+        let decision = self.policies.decide(now, direction, headers, packet);
+        matches!(decision, Decision::By(Action::Protect(_)))
+    }
+
+    /// Whether a packet is an ICMP error of this end.
+    fn is_own_error(&self, headers: &Headers, packet: &[u8]) -> bool {
+        self.locals.contains(&headers.src) && icmp::is_error(headers, packet)
     }
 
     /// Whether a packet is one that the gateway has sealed already: it waited
@@ -606,7 +648,15 @@ impl Gateway {
                 Err(NotOpened::Drop(reason)) => Inward::Drop(reason),
             };
         }
-        match self.policies.decide(now, Direction::In, headers, packet) {
+        let decision = self.policies.decide(now, Direction::In, headers, packet);
+        if self.is_one_armed && self.protects(now, Direction::Out, headers, packet) {
+            if matches!(decision, Decision::By(Action::Protect(_))) {
+                return Inward::Drop("both-ways");
+            }
+            // A host's, which is protected when it leaves.
+            return Inward::Pass;
+        }
+        match decision {
             Decision::By(Action::Bypass) => {
                 self.counters.bypassed += 1;
                 Inward::Pass

@@ -493,6 +493,65 @@ fn errors_about_size_are_limited() {
     );
 }
 
+/// One link of hosts and peers: hosts' packets enter first and leave afterwards, those out of the
+/// tunnel leave as they are, and a plain one that looks like these does not enter.
+#[test]
+fn a_gateway_of_one_link_tells_both_sides_by_policies() {
+    let [a, b] = Spec::default().gateways();
+    let mut gateways = [a.one_armed(), b.one_armed()];
+    for generation in 0..2 {
+        let out = plain(b"to the other network");
+        let back = packet("10.2.0.6", "10.1.0.5", 0, false, b"and back");
+        for sent in [&out, &back] {
+            let [from, to] = &mut gateways;
+            assert_eq!(from.inward(generation, &mut sent.clone()), Inward::Pass);
+            let esp = sealed(from, generation, sent);
+            assert_eq!(opened(to, generation, &esp), Inward::Opened(sent.clone()));
+            assert_eq!(to.outward(generation, &mut sent.clone()), Outward::Pass);
+            // The same, plain, as another one at the link may write it.
+            let forged = to.inward(generation, &mut sent.clone());
+            assert_eq!(forged, Inward::Drop("unprotected"));
+            gateways.reverse();
+        }
+        // A new configuration changes nothing of this.
+        for (which, gateway) in gateways.iter_mut().enumerate() {
+            let same = config(&Spec::default().text(which, 1));
+            gateway.reload(&same, generation).unwrap();
+        }
+    }
+    let [a, _] = &mut gateways;
+    // What no policy names goes nowhere, but for errors of the gateway itself.
+    let mut other = packet("10.1.0.5", "203.0.113.9", 0, false, b"x");
+    assert_eq!(a.inward(0, &mut other), Inward::Drop("no-policy"));
+    assert_eq!(a.outward(0, &mut other), Outward::Drop("no-policy", None));
+    let mut big = packet("10.1.0.5", "10.2.0.6", 0, true, &[1; 1450]);
+    assert_eq!(a.inward(0, &mut big), Inward::Pass);
+    let Outward::Drop("too-big", Some(mut error)) = a.outward(0, &mut big) else {
+        panic!("no error about the size");
+    };
+    assert_eq!(a.outward(0, &mut error), Outward::Pass);
+}
+
+/// A policy for both directions at once does not say on which side a packet is.
+#[test]
+fn a_gateway_of_one_link_drops_what_is_protected_either_way() {
+    let policies = "[[policy]]\nmatch = \"net 10.0.0.0/8\"\naction = \"protect\"\ntunnel = \"t\"\n";
+    let spec = Spec {
+        policies: policies.into(),
+        ..Spec::default()
+    };
+    let [mut a, _] = spec.gateways();
+    let Outward::Protected(_) = a.outward(0, &mut plain(b"x")) else {
+        panic!("two links know");
+    };
+    let mut a = a.one_armed();
+    assert_eq!(a.inward(0, &mut plain(b"x")), Inward::Drop("both-ways"));
+    assert_eq!(
+        a.outward(0, &mut plain(b"x")),
+        Outward::Drop("both-ways", None)
+    );
+}
+
 #[test]
 fn transport_mode_keeps_addresses_and_options() {
     for v6 in [false, true] {

@@ -297,3 +297,24 @@ fn short_forms_print_what_run_accepts_and_nothing_else() {
         assert!(stderr(&refused).contains(why), "{why}: {refused:?}");
     }
 }
+
+/// One link may be inside and outside, where no stage has to know which is which.
+#[test]
+fn a_translator_needs_an_inside_of_its_own() {
+    let link = "outside = 'missing0'\n[kernel]\nroutes = true\n[[link]]\nname = 'missing0'\n";
+    let nat = "[[stage]]\nkind = 'nat'\npool = ['203.0.113.1']\n";
+    let ipsec = "[[stage]]\nkind = 'ipsec'\nstrongswan = 'keys'\n";
+    let mark = "[[stage]]\nkind = 'mark'\ndscp = 'ef'\n";
+    let of_ike = "host = 'udp port 500 or udp port 4500'\n";
+    for (stages, is_taken) in [
+        (ipsec.to_owned(), true),
+        (format!("{mark}{ipsec}"), true),
+        (format!("{nat}{ipsec}"), false),
+        (mark.to_owned(), false),
+    ] {
+        let text = link.replace("routes = true\n", &format!("routes = true\n{of_ike}"));
+        let said = stderr(&check("box-check-one", &format!("{text}{stages}")));
+        let is_refused = said.contains("a chain needs an inside, too");
+        assert_eq!(is_refused, !is_taken, "{stages}: {said}");
+    }
+}

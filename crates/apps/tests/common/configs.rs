@@ -22,6 +22,7 @@ pub(crate) fn run(text: &str) {
                 epoch: 0,
                 outside: &OUTSIDE,
                 ipsec: None,
+                is_one_armed: false,
             };
             if let Err(error) = config.chain(&context) {
                 refused(text, error.at, &error.message);

@@ -5,6 +5,7 @@ mod common;
 mod kernel;
 #[path = "../common/live.rs"]
 mod live;
+mod one_link;
 mod path;
 mod strongswan;
 
@@ -440,6 +441,9 @@ fn the_short_command_prints_what_it_stands_for() {
     ] {
         assert!(printed.contains(line), "{printed}");
     }
+    let mut command = weir(["ipsec", "eth0", "--sa", "sa.toml", "--print"]);
+    let printed = String::from_utf8(command.output().unwrap().stdout).unwrap();
+    assert_eq!(printed.matches("[[link]]").count(), 1, "{printed}");
     // In a chain, the last.
     let folder = Folder::new("ipsec-last");
     let path = folder.path("box.toml");

@@ -33,7 +33,7 @@ const MTU_DEFAULT: usize = 1500;
 /// Routes as `weir route` does, with the kernel's routes. What goes between the
 /// links INSIDE and OUTSIDE is protected by ESP (RFC 4303), passes as it is, or
 /// is dropped, as the policies of FILE say; docs/reference/sa.md explains each
-/// key. The file has keys, so that others than its owner must not be able to
+/// key. Without INSIDE the hosts are on the link of the peers. The file has keys, so that others than its owner must not be able to
 /// read it. SIGHUP has weir read it again: SAs that stay go on, without loss.
 /// With --kernel-sas the kernel's databases of SAs and policies (XFRM) take the
 /// place of the file, so that an IKE daemon such as strongSwan's makes both; weir
@@ -43,6 +43,7 @@ const MTU_DEFAULT: usize = 1500;
 #[command(after_help = "\
 Examples:
   weir ipsec eth0 eth1 --sa sa.toml
+  weir ipsec eth0 --sa sa.toml                  # hosts and peers on one link
   weir ipsec eth0 eth1 --sa sa.toml --check
   weir ipsec eth0 eth1 --sa sa.toml --stats-json -
   weir ipsec eth0 eth1 --kernel-sas
@@ -80,8 +81,8 @@ pub(crate) struct Args {
     #[arg(value_name = "OUTSIDE")]
     outside: String,
 
-    /// The links of the hosts that are protected
-    #[arg(value_name = "INSIDE", required = true)]
+    /// The links of the hosts that are protected, by default that of the peers
+    #[arg(value_name = "INSIDE")]
     inside: Vec<String>,
 
     /// The tunnels, their SAs with keys, and the policies

@@ -245,6 +245,7 @@ fn chain(
         epoch: epoch.map_or(0, |time| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)),
         outside: &outside,
         ipsec: sas.as_ref().zip(source_of_sas.map(Sas::reload)),
+        is_one_armed: config.is_one_armed(),
     });
     made.map_err(|error| source.wrong(&error))
 }

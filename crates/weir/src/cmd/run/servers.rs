@@ -105,6 +105,7 @@ impl ServersRereader {
                 epoch: 0,
                 outside: &[Ipv4Addr::UNSPECIFIED],
                 ipsec: None,
+                is_one_armed: false,
             };
             stage
                 .build(&context)
