@@ -96,7 +96,8 @@ pub trait InterfaceDemux {
     /// Moves to another attach point; never [`Attach::Auto`].
     ///
     /// # Errors
-    /// If the kernel refuses; then the attach point stays.
+    /// If the kernel refuses; then the attach point stays. If nothing was attached
+    /// before, the refusal may come with the next binding instead; then nothing is.
     fn attach(&mut self, attach: Attach) -> Result<(), Refusal>;
 
     /// A ring of this many bytes is about to be reserved: making it may begin.

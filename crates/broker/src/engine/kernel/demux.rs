@@ -1,5 +1,6 @@
 //! The kernel demultiplexer of one interface.
 
+use super::attaching::Attaching;
 use super::pins::Pins;
 use super::worker::{Done, Job, Worker};
 use super::{namespace, random, system};
@@ -47,6 +48,8 @@ pub struct KernelDemux {
     maps: PlanMaps,
     attached: Option<Attach>,
     dispatchers: Vec<Dispatcher>,
+    /// The first dispatchers, until the first binding takes effect.
+    attaching: Option<Attaching>,
     /// The move from tc to XDP in progress: both programs are attached, and tc
     /// skips frames that XDP has marked.
     leaving: Option<u64>,
@@ -151,6 +154,7 @@ impl KernelDemux {
             maps,
             attached: None,
             dispatchers: Vec::new(),
+            attaching: None,
             leaving: None,
             moves: 0,
             is_stale: false,
@@ -305,12 +309,39 @@ impl KernelDemux {
     fn load_all(&mut self) -> Result<(), Refusal> {
         self.is_stale = true;
         self.plan.0.prepare_recompile();
+        let mut programs = Vec::new();
+        for hook in self.hooks() {
+            programs.push((hook, self.program(hook)?));
+        }
+        self.settle()?;
         for dispatcher in &self.dispatchers {
-            let program = self.program(dispatcher.hook())?;
-            dispatcher.set(&program).map_err(system)?;
+            let program = programs.iter().find(|one| one.0 == dispatcher.hook());
+            if let Some((_, program)) = program {
+                dispatcher.set(program).map_err(system)?;
+            }
         }
         self.is_stale = false;
         Ok(())
+    }
+
+    /// The hooks of all dispatchers.
+    fn hooks(&self) -> Vec<Hook> {
+        let attaching = self.attaching.iter().flat_map(Attaching::hooks).copied();
+        let attached = self.dispatchers.iter().map(Dispatcher::hook);
+        attached.chain(attaching).collect()
+    }
+
+    /// Waits for dispatchers that are being attached. If the kernel has refused one, nothing
+    /// is attached for the interface's ports, and the next port tries again.
+    fn settle(&mut self) -> Result<(), Refusal> {
+        let Some(attaching) = self.attaching.take() else {
+            return Ok(());
+        };
+        let (attached, error) = attaching.finish();
+        self.dispatchers.extend(attached);
+        let Some(error) = error else { return Ok(()) };
+        self.attached = None;
+        Err(system(error))
     }
 
     fn program(&self, hook: Hook) -> Result<Program, Refusal> {
@@ -323,10 +354,26 @@ impl KernelDemux {
         if self.dispatchers.iter().any(|one| one.hook() == hook) {
             return Ok(());
         }
-        let pins = self.pins.as_ref().map(|pins| &pins.folder);
+        let pins = self.pins.as_ref().map(|pins| &*pins.folder);
         let program = self.program(hook)?;
         let attached = Dispatcher::attach_with(self.ifindex, hook, pins, Some(&program));
         self.dispatchers.push(attached.map_err(system)?);
+        Ok(())
+    }
+
+    /// Begins to attach to the hooks of tc, where nothing is attached yet. The first binding waits
+    /// for it.
+    fn begin(&mut self, attach: Attach) -> Result<(), Refusal> {
+        let mut hooks = vec![ingress(attach)];
+        // Frames sent on the loopback are received there: egress would see them twice.
+        if !self.is_loopback {
+            hooks.insert(0, Hook::TcEgress);
+        }
+        let pins = self.pins.as_ref().map(|pins| Arc::clone(&pins.folder));
+        let attaching = Attaching::start(self.ifindex, hooks, pins).map_err(system)?;
+        self.attaching = Some(attaching);
+        self.attached = Some(attach);
+        self.is_stale = true;
         Ok(())
     }
 
@@ -336,7 +383,7 @@ impl KernelDemux {
     }
 
     fn leave(&mut self, which: impl Fn(Hook) -> bool) -> Result<(), Refusal> {
-        let pins = self.pins.as_ref().map(|pins| &pins.folder);
+        let pins = self.pins.as_ref().map(|pins| &*pins.folder);
         let mut left = self.dispatchers.extract_if(.., |one| which(one.hook()));
         left.try_for_each(|one| one.detach(pins).map_err(system))
     }
@@ -414,9 +461,10 @@ impl InterfaceDemux for KernelDemux {
     }
 
     fn cost(&self) -> String {
-        let hooks = || self.dispatchers.iter().map(Dispatcher::hook);
-        let mut costs: Vec<&str> = hooks().map(cost).collect();
-        if hooks().any(|hook| self.maps.needs_perfmon(plan_hook(hook))) {
+        let hooks = self.hooks();
+        let mut costs: Vec<&str> = hooks.iter().copied().map(cost).collect();
+        let needs_perfmon = |hook: &Hook| self.maps.needs_perfmon(plan_hook(*hook));
+        if hooks.iter().any(needs_perfmon) {
             costs.push(NO_BARRIERS);
         }
         costs.join("\n")
@@ -428,12 +476,14 @@ impl InterfaceDemux for KernelDemux {
                 "the thread has left the interface's network namespace",
             ));
         }
-        // Frames sent on the loopback are received there: egress would see them
-        // twice.
+        self.settle()?;
+        let to = ingress(attach);
+        if self.dispatchers.is_empty() && !to.is_xdp() && !self.is_batching {
+            return self.begin(attach);
+        }
         if !self.is_loopback {
             self.ensure(Hook::TcEgress)?;
         }
-        let to = ingress(attach);
         if !to.is_xdp() {
             self.leaving = None;
             self.ensure(to)?;
@@ -599,6 +649,8 @@ impl InterfaceDemux for KernelDemux {
     }
 
     fn hand_over(&mut self) {
+        // Of an interface without ports: those that are attached go over, pinned.
+        let _ = self.settle();
         if let Some(pins) = &mut self.pins {
             pins.is_kept = true;
         }

@@ -12,6 +12,7 @@
 //! Operations that wait for the kernel's grace period run on a separate thread;
 //! spare rings of the sizes in use are made in advance.
 
+mod attaching;
 mod demux;
 mod egress_pool;
 mod pins;

@@ -13,7 +13,7 @@ use weir_link::plan::{PlanError, PortMaps};
 pub(super) struct Pins {
     root: Arc<PinFolder>,
     name: String,
-    pub(super) folder: PinFolder,
+    pub(super) folder: Arc<PinFolder>,
     pub(super) is_kept: bool,
 }
 
@@ -28,7 +28,7 @@ impl Pins {
 
     fn named(root: &Arc<PinFolder>, name: String) -> Result<Pins, PlanError> {
         Ok(Pins {
-            folder: root.folder(&name)?,
+            folder: Arc::new(root.folder(&name)?),
             root: Arc::clone(root),
             name,
             is_kept: false,

@@ -99,3 +99,27 @@ fn a_slot_whose_unbinding_failed_is_not_another_ports() {
         demux.wait_free(last);
     });
 }
+
+/// Attaching goes on while the first binding's program is loaded: that binding has the refusal.
+#[test]
+fn the_first_binding_is_refused_if_nothing_can_be_attached() {
+    if !testenv::root() {
+        return;
+    }
+    let lab = Lab::new();
+    let (a, b) = (lab.host("a").unwrap(), lab.host("b").unwrap());
+    let (device, _) = lab.link(&a, &b).connect().unwrap();
+    a.run(|| {
+        let mut backend = KernelBackend::open().unwrap();
+        let facts = backend.by_index(device.index()).unwrap();
+        let mut demux = backend.demux(&facts).unwrap();
+        device.delete().unwrap();
+        demux.attach(Attach::Tc).unwrap();
+        assert_eq!(demux.attached(), Some(Attach::Tc));
+        let slot = demux.slot();
+        let refused = demux.bind_slot(slot, "udp").unwrap_err();
+        assert_eq!(refused.kind, ErrorKind::System, "{refused:?}");
+        assert_eq!(demux.attached(), None);
+        assert!(demux.dispatchers.is_empty());
+    });
+}
