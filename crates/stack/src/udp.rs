@@ -500,7 +500,10 @@ impl Sockets {
                 SendError::Icmp(cause)
             });
         }
-        let local = info.from.unwrap_or_else(|| socket.from(to));
+        let local = info.from.unwrap_or_else(|| socket.sender(to));
+        let is_of_peer = socket
+            .remote
+            .is_some_and(|remote| remote.is_ipv4() == to.is_ipv4());
         let link = match (info.link, socket.remote) {
             _ if info.from.is_some() && !hosts.is_ours(local) => {
                 return Err(SendError::Source(local));
@@ -509,7 +512,7 @@ impl Sockets {
                 return Err(SendError::NoLink(link));
             }
             (Some(link), _) => Some(link).filter(|link| hosts.is_egress_interface(*link, to)),
-            (None, Some(_)) if info.from.is_none() => {
+            (None, Some(_)) if info.from.is_none() && is_of_peer => {
                 Some(socket.link).filter(|link| hosts.is_egress_interface(*link, to))
             }
             _ => hosts.egress_interface(local, to, socket.options.group_link),
@@ -738,6 +741,17 @@ impl Socket {
         match self.local.ip() {
             ip if self.both && to.is_ipv4() && ip.is_unspecified() => ANY4,
             ip => ip,
+        }
+    }
+
+    /// As [`Socket::from`], of a datagram. A socket for both versions that has a peer of IPv6 sends to other
+    /// addresses of IPv4 as before it had the peer, as in Linux (`udpv6_sendmsg`).
+    fn sender(&self, to: SocketAddr) -> IpAddr {
+        let (_, was_for_both) = self.bound;
+        if was_for_both && to.is_ipv4() && self.local.is_ipv6() {
+            ANY4
+        } else {
+            self.from(to)
         }
     }
 
