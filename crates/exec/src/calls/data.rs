@@ -140,9 +140,6 @@ fn receive_stream(
         // Urgent bytes are in order with all others.
         return Err(libc::EINVAL);
     }
-    if is_unopened(sock, stream) {
-        return Err(libc::ENOTCONN);
-    }
     let mut wait = Wait::new(sock, Side::Receive, flags);
     let received = |count| Received {
         count,
@@ -202,20 +199,6 @@ fn receive_stream(
         }
     }
     Ok(received(count))
-}
-
-/// Whether the connection was never open.
-fn is_unopened(sock: &Sock, stream: &TcpStream) -> bool {
-    use crate::sock::Opening;
-    use weir_stack::tcp::State;
-    match sock.opening() {
-        Opening::Done | Opening::Unsaid | Opening::Aborted => false,
-        Opening::Waits => {
-            let state = stream.info().map(|info| info.state);
-            // A failed attempt reports its error.
-            state.is_ok_and(|state| state == State::SynSent) && !sock.nonblocking.load(Relaxed)
-        }
-    }
 }
 
 /// Sends these buffers, to `to` if it is given.
