@@ -217,7 +217,7 @@ fn apply(sock: &Sock, option: (c_int, c_int), value: &[u8]) -> Result<(), c_int>
         return Ok(());
     }
     match &endpoint {
-        Endpoint::Stream(_) | Endpoint::Listener(_)
+        Endpoint::Stream(_) | Endpoint::Listener(_) | Endpoint::Open
             if matches!(
                 option,
                 (IP, libc::IP_MULTICAST_LOOP) | (IPV6, libc::IPV6_MULTICAST_LOOP)
@@ -225,11 +225,13 @@ fn apply(sock: &Sock, option: (c_int, c_int), value: &[u8]) -> Result<(), c_int>
         {
             Ok(())
         }
-        Endpoint::Stream(_) | Endpoint::Listener(_) if option == (IP, libc::IP_MULTICAST_TTL) => {
+        Endpoint::Stream(_) | Endpoint::Listener(_) | Endpoint::Open
+            if option == (IP, libc::IP_MULTICAST_TTL) =>
+        {
             Err(libc::EINVAL)
         }
         // Streams have no ancillary data of IP.
-        Endpoint::Stream(_) | Endpoint::Listener(_)
+        Endpoint::Stream(_) | Endpoint::Listener(_) | Endpoint::Open
             if option.0 != SOL_SOCKET && is_request(option) || is_error_queue(option) =>
         {
             Ok(())
@@ -282,7 +284,12 @@ fn apply(sock: &Sock, option: (c_int, c_int), value: &[u8]) -> Result<(), c_int>
             }
             udp.set_options(options).map_err(|error| errno(&error))
         }
-        Endpoint::Open => Ok(()),
+        // A relayed connection that is over.
+        Endpoint::Open => match change(&mut TcpOptions::default(), option, number) {
+            Some(changed) => changed,
+            None if is_for_streams(option) => Ok(()),
+            None => Err(libc::ENOPROTOOPT),
+        },
         Endpoint::Foreign(_) => Err(crate::fork::refuse()),
         Endpoint::Relay(_) => Err(crate::sock::MOVED),
     }
@@ -562,11 +569,15 @@ fn info(endpoint: &Endpoint) -> Result<Vec<u8>, c_int> {
     use weir_stack::tcp::State;
     const LEN: usize = 104;
     let mut bytes = vec![0; LEN];
-    let Endpoint::Stream(stream) = endpoint else {
+    if let Endpoint::Listener(_) = endpoint {
         bytes[0] = 10;
         return Ok(bytes);
+    }
+    let info = match endpoint {
+        Endpoint::Stream(stream) => stream.info().ok(),
+        _ => None,
     };
-    let Ok(info) = stream.info() else {
+    let Some(info) = info else {
         bytes[0] = 7;
         return Ok(bytes);
     };

@@ -182,6 +182,13 @@ impl Sock {
         sock
     }
 
+    /// The options of a connection that is over, for calls on what the application still has of it.
+    pub(crate) fn options_of(over: &Sock) -> Sock {
+        let sock = Sock::open(over.domain, over.kind, false);
+        *lock(&sock.options) = lock(&over.options).clone();
+        sock
+    }
+
     /// A new socket with the options of this one, and its address, which both have.
     pub(crate) fn twin(&self) -> Sock {
         let sock = Sock::open(self.domain, self.kind, false);

@@ -5,7 +5,8 @@
 
 use super::name::{ROOM, address};
 use super::protocol::{
-    KERNELS, Key, MESSAGE_MAX, Pass, Request, SECRET, VARIABLE, Wanted, put_address, put_optional,
+    KERNELS, Key, MESSAGE_MAX, Pass, Request, SECRET, UNKNOWN, VARIABLE, Wanted, put_address,
+    put_optional,
 };
 use super::pump::{Interest, Item};
 use super::{passing, relay_any};
@@ -445,5 +446,5 @@ fn opened(sock: Sock, endpoint: Endpoint) -> Answer {
 }
 
 fn found<'a>(house: &Household<'a>, key: &Key) -> Result<&'a Sock, c_int> {
-    (house.find)(key).ok_or(libc::ENOENT)
+    (house.find)(key).ok_or(UNKNOWN)
 }

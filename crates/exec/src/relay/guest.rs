@@ -7,7 +7,7 @@
 use super::door;
 use super::name::Name;
 use super::passing;
-use super::protocol::{KERNELS, Key, MESSAGE_MAX, Reader, Request, Wanted};
+use super::protocol::{KERNELS, Key, MESSAGE_MAX, Reader, Request, UNKNOWN, Wanted};
 use crate::calls::opening::sharing;
 use crate::control::Reported;
 use crate::dns::Ports;
@@ -346,7 +346,16 @@ pub(crate) fn set(fd: c_int, option: (c_int, c_int), value: &[u8]) -> Result<(),
         option,
         value: value.to_vec(),
     };
-    ask_of(&request).map(drop)
+    match ask_of(&request) {
+        Err(UNKNOWN) => options::set(&defaults(fd)?, option, value),
+        set => set.map(drop),
+    }
+}
+
+/// A socket without options, for a connection that is over and that the owner has forgotten.
+fn defaults(fd: c_int) -> Result<Sock, c_int> {
+    let name = Name::of(fd).ok_or(libc::ENOTSOCK)?;
+    Ok(Sock::open(name.domain, libc::SOCK_STREAM, false))
 }
 
 /// `getsockopt(2)` of a relayed socket.
@@ -355,7 +364,10 @@ pub(crate) fn get(fd: c_int, option: (c_int, c_int)) -> Result<Vec<u8>, c_int> {
         key: key(fd)?,
         option,
     };
-    ask_of(&request)
+    match ask_of(&request) {
+        Err(UNKNOWN) => options::get(&defaults(fd)?, option),
+        got => got,
+    }
 }
 
 /// `recvmsg(2)` with `MSG_ERRQUEUE` of a relayed UDP socket.

@@ -108,6 +108,8 @@ pub(super) struct Pair {
     down_done: bool,
     /// Why nothing more can be written. What the peer had sent before is still the application's.
     failed: Option<c_int>,
+    /// Whether the connection has ended before all processes have closed it, as far as is known.
+    is_over: bool,
 }
 
 impl Pair {
@@ -123,7 +125,12 @@ impl Pair {
             up_done: false,
             down_done: false,
             failed: None,
+            is_over: false,
         }
+    }
+
+    pub(super) fn is_over(&self) -> bool {
+        self.is_over
     }
 
     pub(super) fn fd(&self) -> &OwnedFd {
@@ -196,7 +203,8 @@ impl Pair {
         Ok(true)
     }
 
-    fn end(&self, end: &End) {
+    fn end(&mut self, end: &End) {
+        self.is_over = matches!(end, End::Both | End::Failed(_));
         match end {
             End::Both => name::say_end(&self.fd, 0),
             End::Failed(error) => {

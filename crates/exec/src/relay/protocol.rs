@@ -69,6 +69,9 @@ const VALUE_MAX: usize = 256;
 /// Linux has this number.
 pub(crate) const KERNELS: c_int = 4095;
 
+/// The answer's error if the owner has no socket with the request's key, or no more.
+pub(crate) const UNKNOWN: c_int = libc::ENOENT;
+
 /// What the processes of one `weir exec` know of their door.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Pass {

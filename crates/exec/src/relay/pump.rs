@@ -173,6 +173,7 @@ impl Pump {
             shared: Arc::clone(&pump.0),
             items: HashMap::new(),
             keys: HashMap::new(),
+            over: Over::default(),
             next: WAKE + 1,
             later: VecDeque::new(),
         };
@@ -236,6 +237,33 @@ struct Entry {
     registered: Option<Interest>,
 }
 
+/// Connections that are over whose options are known: nothing says when the last process has closed one.
+const OVER_MAX: usize = 1024;
+
+/// The options of the last connections that have ended.
+#[derive(Default)]
+struct Over {
+    options: HashMap<Key, Sock>,
+    /// The oldest first.
+    keys: VecDeque<Key>,
+}
+
+impl Over {
+    fn add(&mut self, (key, sock): (&Key, &Sock)) {
+        if self.keys.len() == OVER_MAX
+            && let Some(oldest) = self.keys.pop_front()
+        {
+            self.options.remove(&oldest);
+        }
+        self.keys.push_back(*key);
+        self.options.insert(*key, Sock::options_of(sock));
+    }
+
+    fn get(&self, key: &Key) -> Option<&Sock> {
+        self.options.get(key)
+    }
+}
+
 struct Thread {
     net: Net,
     set: OwnedFd,
@@ -243,6 +271,7 @@ struct Thread {
     items: HashMap<u64, Entry>,
     /// The relayed sockets by key.
     keys: HashMap<Key, u64>,
+    over: Over,
     next: u64,
     /// Items that have another turn after a pause, the earliest first.
     later: VecDeque<(Instant, u64)>,
@@ -439,13 +468,21 @@ impl Thread {
             self.keys.remove(key);
             self.shared.relays.fetch_sub(1, SeqCst);
         }
+        if let Item::Pair(pair) = &entry.item
+            && pair.is_over()
+        {
+            self.over.add(pair.socket());
+        }
     }
 
     /// Answers a guest.
     fn serve(&self, guest: &mut Guest, scratch: &mut [u8], again: &mut bool) -> Option<Interest> {
         let find = |key: &Key| {
-            let entry = self.items.get(self.keys.get(key)?)?;
-            entry.item.socket().map(|(_, sock)| sock)
+            let Some(id) = self.keys.get(key) else {
+                return self.over.get(key);
+            };
+            let (_, sock) = self.items.get(id)?.item.socket()?;
+            Some(sock)
         };
         // Before a look at whether the door is closed.
         self.shared.relays.fetch_add(1, SeqCst);
