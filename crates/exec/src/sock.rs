@@ -98,6 +98,8 @@ pub(crate) struct Sock {
     /// The port of a connection that has failed, or of a listener without `bind(2)`: the name keeps it,
     /// as in Linux, though the socket has it no more.
     last_port: AtomicU16,
+    /// Whether a failed bind has taken the address, and left the port, of the name of a connection that is over.
+    has_lost_address: AtomicBool,
     opening: AtomicU8,
     live: AtomicBool,
     /// Whether the socket has been counted.
@@ -136,6 +138,7 @@ impl Sock {
             shut_write: AtomicBool::new(false),
             corked: AtomicBool::new(false),
             last_port: AtomicU16::new(0),
+            has_lost_address: AtomicBool::new(false),
             opening: AtomicU8::new(Opening::Waits as u8),
             live: AtomicBool::new(!matches!(endpoint, Endpoint::Open)),
             counted: AtomicBool::new(false),
@@ -471,6 +474,7 @@ impl Sock {
         let local = local.filter(|local| local.port() != 0).or(taken);
         let port = local.map_or(0, |local| local.port());
         self.last_port.store(port, Relaxed);
+        self.has_lost_address.store(false, Relaxed);
         self.set_opening(Opening::Waits);
         self.corked.store(false, Relaxed);
         // Until the descriptor is the kernel's, calls on it are weir's, and fail.
@@ -492,7 +496,7 @@ impl Sock {
     }
 
     /// A socket of the kernel with the options and flags of this one.
-    fn kernel_socket(&self) -> Result<OwnedFd, c_int> {
+    pub(crate) fn kernel_socket(&self) -> Result<OwnedFd, c_int> {
         // SAFETY: the call takes numbers.
         let made = unsafe { real::socket(self.domain, self.kind | libc::SOCK_CLOEXEC, 0) };
         if made < 0 {
@@ -521,6 +525,11 @@ impl Sock {
             // SAFETY: the event is a valid one; a set that was closed is refused.
             unsafe { real::epoll_ctl(member.set, libc::EPOLL_CTL_ADD, member.fd, event) };
         }
+    }
+
+    /// The name has no address any more: a bind of a connection that is over has failed (`inet_reset_saddr`).
+    pub(crate) fn lose_address(&self) {
+        self.has_lost_address.store(true, Relaxed);
     }
 
     /// Whether `bind(2)` or `listen(2)` has taken an address.
@@ -574,7 +583,18 @@ impl Sock {
                 let local = stream.local_addr().ok();
                 local.filter(|local| bound.is_some_and(|bound| bound.port() == local.port()))
             }
-            Endpoint::Stream(stream) => stream.local_addr().ok(),
+            Endpoint::Stream(stream) => {
+                let local = stream.local_addr().ok();
+                let lost = self.has_lost_address.load(Relaxed);
+                let any = crate::address::unspecified(self.domain).ip();
+                local.map(|local| {
+                    if lost {
+                        SocketAddr::new(any, local.port())
+                    } else {
+                        local
+                    }
+                })
+            }
             Endpoint::Listener(listener) => listener.local_addr().ok(),
             Endpoint::Udp(udp) => udp.local_addr().ok(),
             Endpoint::Open | Endpoint::Foreign(_) | Endpoint::Relay(_) => None,

@@ -28,6 +28,8 @@ mod random;
 mod sets;
 #[path = "exec/shared.rs"]
 mod shared;
+#[path = "exec/states.rs"]
+mod states;
 #[path = "exec/suites.rs"]
 mod suites;
 #[path = "common/tap.rs"]

@@ -85,7 +85,7 @@ fn connect_to(sock: &Arc<Sock>, remote: SocketAddr) -> Result<bool, c_int> {
     match sock.endpoint() {
         Endpoint::Open => match owner_of_remote(remote, sock.kind)? {
             Owner::Kernel => {
-                bind_in_kernel(sock)?;
+                bind_taken_in_kernel(sock)?;
                 Ok(false)
             }
             Owner::Other => connect_as_guest(sock, remote),
@@ -125,7 +125,7 @@ fn connect_as_guest(sock: &Arc<Sock>, remote: SocketAddr) -> Result<bool, c_int>
         guest::datagrams(sock, None, Some(remote))?
     };
     if !is_ours {
-        bind_in_kernel(sock)?;
+        bind_taken_in_kernel(sock)?;
         return Ok(false);
     }
     sock.count(true);
@@ -173,24 +173,14 @@ pub(crate) fn at_loopback(to: SocketAddr) -> SocketAddr {
 }
 
 /// The kernel binds the socket to the address that was taken for it.
-fn bind_in_kernel(sock: &Sock) -> Result<(), c_int> {
+fn bind_taken_in_kernel(sock: &Sock) -> Result<(), c_int> {
     let Some(local) = sock.take_reserved() else {
         return Ok(());
     };
     let Some(fd) = sock.first_fd() else {
         return Ok(());
     };
-    let mut bytes = [0_u8; size_of::<libc::sockaddr_storage>()];
-    let mut len = bytes.len() as socklen_t;
-    let shown = address::shown(local.address(), sock.domain);
-    let to = bytes.as_mut_ptr().cast::<sockaddr>();
-    // SAFETY: the buffer has the stated length.
-    unsafe { address::write(shown, to, &raw mut len) }?;
-    // SAFETY: the address was written there.
-    match unsafe { real::bind(fd, to, len) } {
-        0 => Ok(()),
-        _ => Err(crate::sock::last_errno()),
-    }
+    super::opening::bind_in_kernel(fd, address::shown(local.address(), sock.domain))
 }
 
 /// Opens a connection.

@@ -15,7 +15,7 @@ use std::net::{Ipv4Addr, Ipv6Addr, Shutdown, SocketAddr};
 use std::os::fd::AsRawFd;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, PoisonError};
-use weir_socket::{Net, TcpListener, TcpSocket, UdpSocket};
+use weir_socket::{Net, TcpListener, TcpSocket, TcpStream, UdpSocket};
 use weir_stack::udp::UdpBind;
 
 /// `socket(2)`: the kernel's, until an address decides.
@@ -122,21 +122,59 @@ pub unsafe extern "C" fn bind(fd: c_int, to: *const sockaddr, len: socklen_t) ->
 
 /// Binds a socket to an address of weir's host; false if the kernel is to do it.
 fn bind_to(sock: &Arc<Sock>, local: SocketAddr) -> Result<bool, c_int> {
-    match sock.endpoint() {
-        Endpoint::Open => {}
+    let over = match sock.endpoint() {
+        Endpoint::Open => None,
         // A connection that is over has lost a port that `bind(2)` has not named.
-        Endpoint::Stream(stream) if is_over(&stream) => {}
+        Endpoint::Stream(stream) if is_over(&stream) => Some(stream),
         Endpoint::Foreign(_) => return Err(crate::fork::refuse()),
         Endpoint::Relay(_) => return Err(MOVED),
         _ => return Err(bound_again(sock, local)),
-    }
+    };
     if address::is_mapped(local) && sock.is_on(libc::IPPROTO_IPV6, libc::IPV6_V6ONLY) {
         return Err(libc::EINVAL);
     }
     if sock.is_bound() || chosen_port(sock).is_some() {
         return Err(bound_again(sock, local));
     }
-    match owner_of_local(local, sock.kind)? {
+    let bound = match owner_of_local(local, sock.kind)? {
+        Owner::Kernel => match &over {
+            Some(stream) => leave_over(sock, stream, local),
+            None => Ok(false),
+        },
+        owner => bind_at(sock, local, owner),
+    };
+    if bound == Err(libc::EADDRINUSE) && over.is_some() {
+        sock.lose_address();
+    }
+    bound
+}
+
+/// Gives a connection that is over back to the kernel, unless the kernel binds no socket to `local`; false if it
+/// does.
+fn leave_over(sock: &Sock, stream: &TcpStream, local: SocketAddr) -> Result<bool, c_int> {
+    let tried = sock.kernel_socket()?;
+    bind_in_kernel(tried.as_raw_fd(), local)?;
+    drop(tried);
+    sock.reopen(stream).map(|()| false)
+}
+
+/// Has the kernel bind a socket to an address of the socket's family.
+pub(super) fn bind_in_kernel(fd: c_int, local: SocketAddr) -> Result<(), c_int> {
+    let mut bytes = [0_u8; size_of::<libc::sockaddr_storage>()];
+    let mut len = bytes.len() as socklen_t;
+    let to = bytes.as_mut_ptr().cast::<sockaddr>();
+    // SAFETY: the buffer has the stated length.
+    unsafe { address::write(local, to, &raw mut len) }?;
+    // SAFETY: the address was written there.
+    match unsafe { real::bind(fd, to, len) } {
+        0 => Ok(()),
+        _ => Err(crate::sock::last_errno()),
+    }
+}
+
+/// Binds a socket to an address of `owner`, which is not the kernel, as [`bind_to`].
+fn bind_at(sock: &Arc<Sock>, local: SocketAddr, owner: Owner) -> Result<bool, c_int> {
+    match owner {
         Owner::Kernel => Ok(false),
         Owner::Other => {
             check_port(local.port())?;

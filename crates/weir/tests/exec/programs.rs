@@ -5,7 +5,7 @@ use super::*;
 const NUMBERED: &str = include_str!("numbered.c");
 
 /// What a program prints on the kernel's sockets, and with weir's own addresses of loopback.
-fn on_both(kernel: &Bench, program: &[&str]) -> [String; 2] {
+pub(super) fn on_both(kernel: &Bench, program: &[&str]) -> [String; 2] {
     let [kernels, weirs] = [&["--stack", "sys"][..], &["--stats", "--loopback"]].map(|options| {
         let ended = exec(kernel, options, program).end();
         assert_eq!(ended.code, Some(0), "{options:?}: {ended:?}");

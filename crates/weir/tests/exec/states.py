@@ -1,0 +1,258 @@
+"""Prints what calls return on sockets in rare states, a line each. On the kernel's sockets and on weir's the lines
+must be the same. The argument names the state."""
+
+import errno
+import os
+import socket
+import struct
+import sys
+import threading
+import time
+
+STREAM, DATAGRAM = socket.SOCK_STREAM, socket.SOCK_DGRAM
+
+
+def tried(what, call, *arguments):
+    """Prints the result of a call, or its error."""
+    try:
+        value = call(*arguments)
+    except OSError as error:
+        value = errno.errorcode.get(error.errno, error)
+    print(f"{what}: {value}", flush=True)
+    return value
+
+
+def peer_of_ipv6():
+    """A UDP socket with a peer of IPv6 sends to an IPv4-mapped address."""
+    four = socket.socket(socket.AF_INET, DATAGRAM)
+    four.bind(("127.0.0.1", 24011))
+    four.settimeout(0.5)
+    six = socket.socket(socket.AF_INET6, DATAGRAM)
+    six.bind(("::1", 24012))
+    six.settimeout(5)
+    for at in (None, "::", "::1"):
+        for only in (0, 1):
+            one = socket.socket(socket.AF_INET6, DATAGRAM)
+            one.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, only)
+            if at:
+                one.bind((at, 0))
+            one.connect(("::1", 24012))
+            sent = tried(f"from {at} {only}", one.sendto, b"datagram", ("::ffff:127.0.0.1", 24011))
+            tried("by a message", one.sendmsg, [b"part"], [], 0, ("::ffff:127.0.0.1", 24011))
+            if sent == 8:
+                for _ in range(2):
+                    data, name = four.recvfrom(100)
+                    print(data, name[0], name[1] == one.getsockname()[1])
+                four.sendto(b"answer", name)
+            one.settimeout(0.1)
+            tried("an answer", one.recv, 100)
+            print(one.getsockname()[0], one.getpeername()[:2])
+            tried("to the peer", one.send, b"peer")
+            print(six.recvfrom(100)[0])
+
+
+def opening():
+    """A call that receives while a connect waits for its answer: the listener's queue is full."""
+    for family, at in ((socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::1")):
+        listener = socket.socket(family, STREAM)
+        listener.bind((at, 0))
+        listener.listen(0)
+        first = socket.create_connection(listener.getsockname()[:2])
+        time.sleep(0.05)
+        one = socket.socket(family, STREAM)
+        one.setblocking(False)
+        tried("connect", one.connect, listener.getsockname())
+        ways = [
+            ("recv", lambda flags: one.recv(10, flags)),
+            ("peek", lambda flags: one.recv(10, flags | socket.MSG_PEEK)),
+            ("all", lambda flags: one.recv(10, flags | socket.MSG_WAITALL)),
+            ("recvmsg", lambda flags: one.recvmsg(10, 0, flags)),
+            ("none", lambda flags: one.recvmsg(0, 0, flags)),
+        ]
+        for what, way in ways:
+            tried(what, way, 0)
+        tried("read", os.read, one.fileno(), 10)
+        one.setblocking(True)
+        one.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", 0, 150_000))
+        for what, way in ways:
+            tried(f"{what} at once", way, socket.MSG_DONTWAIT)
+            began = time.monotonic()
+            tried(f"{what} for a time", way, 0)
+            print("it waited", time.monotonic() - began > 0.1)
+        tried("send at once", one.send, b"x", socket.MSG_DONTWAIT)
+        tried("peer", one.getpeername)
+        one.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", 30, 0))
+        thread = threading.Thread(target=lambda: tried("recv that waits", one.recv, 10))
+        thread.start()
+        time.sleep(0.1)
+        listener.accept()[0].close()
+        first.close()
+        # The connect's SYN comes again.
+        listener.settimeout(20)
+        accepted, _ = listener.accept()
+        accepted.sendall(b"hello")
+        thread.join()
+        tried("connect", one.connect, listener.getsockname())
+        one.close()
+        accepted.close()
+        # The other way: the listener ends.
+        first = socket.create_connection(listener.getsockname()[:2])
+        time.sleep(0.05)
+        one = socket.socket(family, STREAM)
+        one.setblocking(False)
+        tried("connect", one.connect, listener.getsockname())
+        one.setblocking(True)
+        at_once = listener.getsockname()
+        listener.close()
+        tried("recv that fails", one.recv, 10)
+        tried("recv then", one.recv, 10)
+        tried("connect then", one.connect, at_once)
+
+
+OPTIONS = [
+    (socket.SOL_SOCKET, "SO_KEEPALIVE", [1, 0]),
+    (socket.SOL_SOCKET, "SO_BROADCAST", [1, 0]),
+    (socket.SOL_SOCKET, "SO_REUSEADDR", [1]),
+    (socket.SOL_SOCKET, "SO_ACCEPTCONN", [1]),
+    (socket.SOL_SOCKET, "SO_ERROR", [1]),
+    (socket.IPPROTO_TCP, "TCP_KEEPIDLE", [0, 30, 40000]),
+    (socket.IPPROTO_TCP, "TCP_KEEPINTVL", [0, 31]),
+    (socket.IPPROTO_TCP, "TCP_KEEPCNT", [0, 5, 128]),
+    (socket.IPPROTO_TCP, "TCP_USER_TIMEOUT", [1000, -1, 0]),
+    (socket.IPPROTO_TCP, "TCP_NOTSENT_LOWAT", [16384]),
+    (socket.IPPROTO_IP, "IP_TTL", [0, 33, 256]),
+    (socket.IPPROTO_IP, "IP_TOS", [0x10]),
+    (socket.IPPROTO_IPV6, "IPV6_UNICAST_HOPS", [33, 256, -1]),
+    (socket.IPPROTO_IPV6, "IPV6_TCLASS", [0x20]),
+]
+
+
+def options_of(one):
+    for level, name, values in OPTIONS:
+        option = getattr(socket, name)
+        tried(f"get {name}", one.getsockopt, level, option)
+        for value in values:
+            tried(f"set {name} {value}", one.setsockopt, level, option, value)
+            tried(f"get {name}", one.getsockopt, level, option)
+    linger = struct.pack("ii", 1, 5)
+    tried("set SO_LINGER", one.setsockopt, socket.SOL_SOCKET, socket.SO_LINGER, linger)
+    tried("get SO_LINGER", one.getsockopt, socket.SOL_SOCKET, socket.SO_LINGER, 8)
+
+
+def over():
+    """Options of a connection that is over, in a child."""
+    for family, at in ((socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::1")):
+        for how in ("both", "peer first", "reset", "refused"):
+            listener = socket.create_server((at, 0), family=family)
+            ready, done = os.pipe()
+            child = os.fork()
+            if child == 0:
+                print(at, how, flush=True)
+                if how == "refused":
+                    one = socket.socket(family, STREAM)
+                    one.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 77)
+                    one.setblocking(False)
+                    free = socket.create_server((at, 0), family=family)
+                    name = free.getsockname()
+                    free.close()
+                    tried("connect", one.connect, name)
+                    time.sleep(0.3)
+                    options_of(one)
+                    os._exit(0)
+                one = socket.create_connection(listener.getsockname()[:2])
+                one.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 77)
+                if how == "both":
+                    one.shutdown(socket.SHUT_WR)
+                    tried("the end", one.recv, 1)
+                elif how == "peer first":
+                    tried("the end", one.recv, 1)
+                    one.shutdown(socket.SHUT_WR)
+                else:
+                    os.read(ready, 1)
+                    time.sleep(0.2)
+                    tried("the end", one.recv, 1)
+                time.sleep(0.2)
+                options_of(one)
+                one.close()
+                os._exit(0)
+            if how != "refused":
+                peer, _ = listener.accept()
+                if how == "both":
+                    peer.recv(1)
+                elif how == "reset":
+                    peer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+                peer.close()
+                os.write(done, b"x")
+            print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
+            listener.close()
+
+
+def bind_fails():
+    """The name after a bind that has failed."""
+    for family, at, any_, foreign in (
+        (socket.AF_INET, "127.0.0.1", "0.0.0.0", "198.51.100.99"),
+        (socket.AF_INET6, "::1", "::", "2001:db8:9::9"),
+    ):
+        for kind in (STREAM, DATAGRAM):
+            taken = socket.socket(family, kind)
+            taken.bind((at, 0))
+            if kind == STREAM:
+                taken.listen()
+            port = taken.getsockname()[1]
+            streams = ("new", "bound", "refused", "both", "peer first", "reset")
+            for how in streams if kind == STREAM else ("new", "bound", "peer"):
+                one = socket.socket(family, kind)
+                before = 0
+
+                def name(one=one):
+                    own = one.getsockname()
+                    return own[0], "taken" if own[1] == port else "own" if own[1] == before else own[1] and "other"
+
+                if how == "bound":
+                    one.bind((at, 0))
+                elif how == "peer":
+                    one.connect((at, port))
+                elif how == "refused":
+                    free = socket.create_server((at, 0), family=family)
+                    to = free.getsockname()
+                    free.close()
+                    tried("connect", one.connect, to)
+                elif how != "new":
+                    one.connect((at, port))
+                    accepted, _ = taken.accept()
+                    before = one.getsockname()[1]
+                    if how == "reset":
+                        linger = struct.pack("ii", 1, 0)
+                        accepted.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
+                        accepted.close()
+                        time.sleep(0.05)
+                        tried("the end", one.recv, 1)
+                    elif how == "both":
+                        one.shutdown(socket.SHUT_WR)
+                        accepted.close()
+                    else:
+                        accepted.close()
+                        time.sleep(0.05)
+                        one.shutdown(socket.SHUT_WR)
+                    time.sleep(0.05)
+                before = one.getsockname()[1]
+                print(kind.name, how)
+                tried("name", name)
+                for where, to in (
+                    ("a foreign address", (foreign, port)),
+                    ("a taken address", (at, port)),
+                    ("a foreign address", (foreign, 0)),
+                    ("any address", (any_, port)),
+                ):
+                    # Of UDP sockets weir has another rule.
+                    if kind == DATAGRAM and how == "new" and to[0] == any_:
+                        continue
+                    tried(f"bind to {where}", one.bind, to)
+                    tried("name", name)
+                tried("peer", lambda: one.getpeername()[0])
+                tried("bind", one.bind, (at, 0))
+                tried("name", name)
+                one.close()
+
+
+{"peer_of_ipv6": peer_of_ipv6, "opening": opening, "over": over, "bind_fails": bind_fails}[sys.argv[1]]()

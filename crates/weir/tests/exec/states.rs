@@ -1,0 +1,38 @@
+//! Calls on sockets in rare states, which random calls have found to differ.
+
+use super::programs::on_both;
+use super::*;
+
+const SCRIPT: &str = include_str!("states.py");
+
+/// What the script prints of a state is the same on the kernel's sockets and on weir's; `line` is among it.
+fn compare(state: &str, line: &str) {
+    let Some(kernel) = bench(&format!("exec-{state}"), &["python3"]) else {
+        return;
+    };
+    let script = kernel.folder.write("states.py", SCRIPT.as_bytes());
+    let [kernels, weirs] = on_both(&kernel, &["python3", &script, state]);
+    assert!(kernels.lines().any(|one| one == line), "{kernels}");
+    assert_eq!(weirs, kernels);
+}
+
+#[test]
+fn a_socket_with_a_peer_of_ipv6_sends_to_mapped_addresses() {
+    compare("peer_of_ipv6", "b'datagram' 127.0.0.1 True");
+}
+
+#[test]
+fn a_receive_waits_for_a_connect() {
+    compare("opening", "recv that waits: b'hello'");
+}
+
+/// By a child, which the owner's relay answers.
+#[test]
+fn a_connection_that_is_over_has_options() {
+    compare("over", "get TCP_KEEPIDLE: 77");
+}
+
+#[test]
+fn a_name_has_no_address_after_a_failed_bind() {
+    compare("bind_fails", "name: ('0.0.0.0', 'own')");
+}
