@@ -105,7 +105,7 @@ fn connect_to(sock: &Arc<Sock>, remote: SocketAddr) -> Result<bool, c_int> {
             Ok(true)
         }
         Endpoint::Udp(udp) => {
-            let to = of_this_host(address::unmapped(remote), sock.local());
+            let to = of_this_host(address::unmapped(remote), || sock.local());
             check_version(sock.local(), to)?;
             udp.connect(to).map_err(|error| errno(&error))?;
             Ok(true)
@@ -143,14 +143,20 @@ fn connect_as_guest(sock: &Arc<Sock>, remote: SocketAddr) -> Result<bool, c_int>
     Ok(true)
 }
 
-/// The unspecified address stands for this host, as for the kernel: for `127.0.0.1` also on a socket of
-/// IPv6 that is bound to an address of IPv4.
-pub(super) fn of_this_host(to: SocketAddr, local: Option<SocketAddr>) -> SocketAddr {
-    let is_v4 = local.is_some_and(|local| address::unmapped(local).is_ipv4());
-    if is_v4 && to.ip().is_unspecified() {
-        return (Ipv4Addr::LOCALHOST, to.port()).into();
+/// The unspecified address stands for this host, as for the kernel: that of IPv4 for the socket's own address, if it
+/// has one; that of IPv6, on a socket that is bound to an address of IPv4, for `127.0.0.1`.
+pub(crate) fn of_this_host(
+    to: SocketAddr,
+    local: impl FnOnce() -> Option<SocketAddr>,
+) -> SocketAddr {
+    if !to.ip().is_unspecified() {
+        return to;
     }
-    at_loopback(to)
+    match local().map(|local| address::unmapped(local).ip()) {
+        Some(IpAddr::V4(own)) if to.is_ipv4() && !own.is_unspecified() => (own, to.port()).into(),
+        Some(IpAddr::V4(_)) => (Ipv4Addr::LOCALHOST, to.port()).into(),
+        _ => at_loopback(to),
+    }
 }
 
 /// Fails for a socket that is bound to an IPv4-mapped address and sends to one of IPv6, as in Linux
@@ -196,7 +202,7 @@ fn open(sock: &Arc<Sock>, net: &Net, remote: SocketAddr) -> Result<(), c_int> {
 
 /// Begins a connection with the address and the options of a socket.
 pub(crate) fn start(sock: &Sock, net: &Net, remote: SocketAddr) -> Result<TcpStream, c_int> {
-    let remote = of_this_host(address::unmapped(remote), sock.local());
+    let remote = of_this_host(address::unmapped(remote), || sock.local());
     if remote.is_ipv4() != (sock.domain == libc::AF_INET)
         && sock.is_on(libc::IPPROTO_IPV6, libc::IPV6_V6ONLY)
     {

@@ -1,6 +1,6 @@
 //! Datagrams of weir's UDP sockets, and ICMP errors about them.
 
-use super::connect::{at_loopback, check_version, of_this_host};
+use super::connect::{check_version, of_this_host};
 use super::data::Received;
 use crate::address;
 use crate::control::{Ancillary, Beside, Reported};
@@ -112,11 +112,11 @@ pub(super) fn send(
     let to = match to.map(address::unmapped) {
         Some(to) if to.is_ipv6() => {
             let local = sock.local();
-            let to = of_this_host(to, local);
+            let to = of_this_host(to, || local);
             check_version(local, to)?;
             Some(to)
         }
-        to => to.map(at_loopback),
+        to => to.map(|to| of_this_host(to, || sock.local())),
     };
     if sock.shut_write.load(Relaxed) {
         if to.is_none() && udp.peer_addr().is_err() {

@@ -4,7 +4,7 @@
 use super::protocol::{DATAGRAM_MAX, HEADER, Header, Key};
 use super::pump::Interest;
 use crate::address;
-use crate::calls::connect::at_loopback;
+use crate::calls::connect::of_this_host;
 use crate::control::{BESIDE, Beside, Given};
 use crate::sock::{Sock, errno};
 use libc::c_int;
@@ -195,7 +195,9 @@ impl Datagrams {
             return Err(libc::EMSGSIZE);
         }
         let to = match Header::from_bytes(message) {
-            Some(Header::Address(to)) => at_loopback(address::unmapped(to)),
+            Some(Header::Address(to)) => {
+                of_this_host(address::unmapped(to), || self.udp.local_addr().ok())
+            }
             Some(Header::Connected) => {
                 let peer = self.udp.peer_addr();
                 peer.map_err(|_| libc::EDESTADDRREQ)?

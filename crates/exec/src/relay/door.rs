@@ -11,7 +11,7 @@ use super::protocol::{
 use super::pump::{Interest, Item};
 use super::{passing, relay_any};
 use crate::address::unmapped;
-use crate::calls::connect::{at_loopback, start};
+use crate::calls::connect::{of_this_host, start};
 use crate::calls::opening::{bind_udp, listener_of, reserve};
 use crate::control::Reported;
 use crate::dns::forwarder;
@@ -296,7 +296,8 @@ impl Guest {
                 let Endpoint::Udp(udp) = found(house, &key)?.endpoint() else {
                     return Err(libc::EISCONN);
                 };
-                let done = udp.connect(at_loopback(unmapped(to)));
+                let to = of_this_host(unmapped(to), || udp.local_addr().ok());
+                let done = udp.connect(to);
                 done.map_err(|error| errno(&error))?;
                 Ok((Vec::new(), None))
             }
