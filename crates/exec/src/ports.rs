@@ -46,7 +46,7 @@ pub(crate) struct Reserved {
     place: Place,
     at: SocketAddr,
     sharing: Sharing,
-    /// Whether the system has chosen the port for a call that is not `bind(2)`.
+    /// Whether the system has chosen the port: the socket has it until its connection or listener ends.
     is_chosen: bool,
 }
 
@@ -174,14 +174,15 @@ impl Reserved {
         self.place = Place::Gone;
     }
 
-    /// The address of a socket that listens without `bind(2)`, which it has only as long as it listens.
+    /// The address of a socket that has not named the port: it has the port until its connection or listener
+    /// ends.
     pub(crate) fn chosen(self) -> Reserved {
         let mut chosen = self;
         chosen.is_chosen = true;
         chosen
     }
 
-    /// Whether the address lasts only as long as the socket listens.
+    /// Whether the port lasts only as long as the socket's connection or listener.
     pub(crate) fn is_chosen(&self) -> bool {
         self.is_chosen
     }

@@ -16,7 +16,7 @@ use crate::ready_sets::Place;
 use crate::{ready_sets, real, signals, table};
 use libc::{c_int, epoll_event};
 use std::io;
-use std::net::{Shutdown, SocketAddr};
+use std::net::{IpAddr, Shutdown, SocketAddr};
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::sync::atomic::{
     AtomicBool, AtomicU8, AtomicU16, AtomicU64, AtomicUsize,
@@ -98,6 +98,8 @@ pub(crate) struct Sock {
     /// The port of a connection that has failed, or of a listener without `bind(2)`: the name keeps it,
     /// as in Linux, though the socket has it no more.
     last_port: AtomicU16,
+    /// The IP address of `bind(2)` of a socket that has lost the port, which the system had chosen.
+    kept_address: Mutex<Option<IpAddr>>,
     /// Whether a failed bind has taken the address, and left the port, of the name of a connection that is over.
     has_lost_address: AtomicBool,
     opening: AtomicU8,
@@ -138,6 +140,7 @@ impl Sock {
             shut_write: AtomicBool::new(false),
             corked: AtomicBool::new(false),
             last_port: AtomicU16::new(0),
+            kept_address: Mutex::new(None),
             has_lost_address: AtomicBool::new(false),
             opening: AtomicU8::new(Opening::Waits as u8),
             live: AtomicBool::new(!matches!(endpoint, Endpoint::Open)),
@@ -484,8 +487,14 @@ impl Sock {
         self.live.store(false, Release);
         {
             let mut reserved = lock(&self.reserved);
-            if reserved.as_ref().is_some_and(Reserved::is_chosen) {
-                reserved.take();
+            // Of a connection that was over, the port may be of another bind.
+            let was_its = |reserved: &Reserved| {
+                let is_stream = matches!(before, Endpoint::Stream(_));
+                reserved.is_chosen() && !(is_stream && reserved.address().port() != port)
+            };
+            if let Some(lost) = reserved.take_if(|reserved| was_its(reserved)) {
+                let ip = lost.address().ip();
+                *lock(&self.kept_address) = Some(ip).filter(|ip| !ip.is_unspecified());
             } else if let Some(reserved) = &*reserved {
                 reserved.stop_listening();
             }
@@ -527,14 +536,28 @@ impl Sock {
         }
     }
 
-    /// The name has no address any more: a bind of a connection that is over has failed (`inet_reset_saddr`).
+    /// The socket and its name have no address any more, since a bind has failed (`inet_reset_saddr`).
     pub(crate) fn lose_address(&self) {
+        *lock(&self.kept_address) = None;
         self.has_lost_address.store(true, Relaxed);
     }
 
-    /// Whether `bind(2)` or `listen(2)` has taken an address.
+    /// The address of `bind(2)`, with port 0, of a socket that has lost the port.
+    pub(crate) fn kept_address(&self) -> Option<SocketAddr> {
+        lock(&self.kept_address).map(|ip| SocketAddr::new(ip, 0))
+    }
+
+    /// Whether `bind(2)` or `listen(2)` has taken an address. A connection that is over has lost a port that the
+    /// system had chosen.
     pub(crate) fn is_bound(&self) -> bool {
-        lock(&self.reserved).is_some()
+        let over = match self.endpoint() {
+            Endpoint::Stream(stream) if is_over(&stream) => stream.local_addr().ok(),
+            _ => None,
+        };
+        let lost = over.map(|local| local.port());
+        lock(&self.reserved).as_ref().is_some_and(|reserved| {
+            !(reserved.is_chosen() && Some(reserved.address().port()) == lost)
+        })
     }
 
     /// Counts the socket once, as one of weir or of the kernel.
@@ -602,8 +625,9 @@ impl Sock {
         .or_else(|| lock(&self.reserved).as_ref().map(Reserved::address))
         .or_else(|| {
             let port = self.last_port.load(Relaxed);
-            let any = crate::address::unspecified(self.domain).ip();
-            (port != 0).then(|| SocketAddr::new(any, port))
+            let any = crate::address::unspecified(self.domain);
+            let ip = self.kept_address().unwrap_or(any).ip();
+            (port != 0).then(|| SocketAddr::new(ip, port))
         })
     }
 }

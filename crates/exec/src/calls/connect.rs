@@ -214,6 +214,7 @@ pub(crate) fn start(sock: &Sock, net: &Net, remote: SocketAddr) -> Result<TcpStr
         let reserved = reserved.unwrap_or_else(PoisonError::into_inner);
         reserved.as_ref().map(|reserved| reserved.address())
     };
+    let local = local.or_else(|| sock.kept_address());
     check_version(local, remote)?;
     if let Some(mut local) = local {
         if local.ip().is_unspecified() && local.is_ipv4() != remote.is_ipv4() {

@@ -143,7 +143,7 @@ fn bind_to(sock: &Arc<Sock>, local: SocketAddr) -> Result<bool, c_int> {
         },
         owner => bind_at(sock, local, owner),
     };
-    if bound == Err(libc::EADDRINUSE) && over.is_some() {
+    if bound == Err(libc::EADDRINUSE) {
         sock.lose_address();
     }
     bound
@@ -179,7 +179,11 @@ fn bind_at(sock: &Arc<Sock>, local: SocketAddr, owner: Owner) -> Result<bool, c_
         Owner::Other => {
             check_port(local.port())?;
             if sock.kind == libc::SOCK_STREAM {
-                return guest::bind(sock, local);
+                let is_ours = guest::bind(sock, local)?;
+                if is_ours {
+                    show_only_v6(sock, local);
+                }
+                return Ok(is_ours);
             }
             let is_ours = guest::datagrams(sock, Some(local), None)?;
             if is_ours {
@@ -194,16 +198,29 @@ fn bind_at(sock: &Arc<Sock>, local: SocketAddr, owner: Owner) -> Result<bool, c_
             } else {
                 open_udp(sock, &net, Some(local))?;
             }
-            let is_one = local.is_ipv6() && !local.ip().is_unspecified();
-            if is_one && !address::is_mapped(local) {
-                // As in Linux, which shows the option so.
-                let on = 1_i32.to_ne_bytes();
-                let options = sock.options.lock();
-                let mut options = options.unwrap_or_else(PoisonError::into_inner);
-                options.set((libc::IPPROTO_IPV6, libc::IPV6_V6ONLY), &on);
-            }
+            show_only_v6(sock, local);
             Ok(true)
         }
+    }
+}
+
+/// Sets `IPV6_V6ONLY` of a socket that was bound to one address of IPv6, as Linux does: until it connects or listens,
+/// the kernel shows the option.
+fn show_only_v6(sock: &Sock, local: SocketAddr) {
+    let is_one = local.is_ipv6() && !local.ip().is_unspecified();
+    if !is_one || address::is_mapped(local) {
+        return;
+    }
+    let on = 1_i32.to_ne_bytes();
+    {
+        let options = sock.options.lock();
+        let mut options = options.unwrap_or_else(PoisonError::into_inner);
+        options.set((libc::IPPROTO_IPV6, libc::IPV6_V6ONLY), &on);
+    }
+    if let Some(fd) = sock.first_fd().filter(|_| !sock.is_live()) {
+        let (value, len) = (on.as_ptr().cast(), on.len() as socklen_t);
+        // SAFETY: the value has the stated length.
+        unsafe { real::setsockopt(fd, libc::IPPROTO_IPV6, libc::IPV6_V6ONLY, value, len) };
     }
 }
 
@@ -275,7 +292,10 @@ pub(crate) fn sharing(sock: &Sock, local: SocketAddr) -> Sharing {
 /// Takes an address for a TCP socket.
 pub(crate) fn reserve(sock: &Sock, local: SocketAddr) -> Result<(), c_int> {
     let local = address::unmapped(local);
-    let reserved = Reserved::take(local, sharing(sock, local))?;
+    let mut reserved = Reserved::take(local, sharing(sock, local))?;
+    if local.port() == 0 {
+        reserved = reserved.chosen();
+    }
     *sock.reserved.lock().unwrap_or_else(PoisonError::into_inner) = Some(reserved);
     Ok(())
 }
@@ -386,9 +406,8 @@ fn connections(backlog: c_int) -> usize {
 /// A listener at the address of a socket, or at a free one, with the socket's options.
 pub(crate) fn listener_of(sock: &Sock, net: &Net, backlog: c_int) -> Result<TcpListener, c_int> {
     if !sock.is_bound() {
-        reserve(sock, address::unspecified(sock.domain))?;
-        let mut reserved = sock.reserved.lock().unwrap_or_else(PoisonError::into_inner);
-        *reserved = reserved.take().map(Reserved::chosen);
+        let any = address::unspecified(sock.domain);
+        reserve(sock, sock.kept_address().unwrap_or(any))?;
     }
     let reserved = sock.reserved.lock().unwrap_or_else(PoisonError::into_inner);
     let reserved_ref = reserved.as_ref().ok_or(libc::EINVAL)?;

@@ -187,6 +187,14 @@ def over():
             listener.close()
 
 
+def closed(family, at):
+    """An address at which no socket listens."""
+    free = socket.create_server((at, 0), family=family)
+    to = free.getsockname()
+    free.close()
+    return to
+
+
 def bind_fails():
     """The name after a bind that has failed."""
     for family, at, any_, foreign in (
@@ -199,7 +207,7 @@ def bind_fails():
             if kind == STREAM:
                 taken.listen()
             port = taken.getsockname()[1]
-            streams = ("new", "bound", "refused", "both", "peer first", "reset")
+            streams = ("new", "bound", "bound first", "refused", "both", "peer first", "reset")
             for how in streams if kind == STREAM else ("new", "bound", "peer"):
                 one = socket.socket(family, kind)
                 before = 0
@@ -208,15 +216,28 @@ def bind_fails():
                     own = one.getsockname()
                     return own[0], "taken" if own[1] == port else "own" if own[1] == before else own[1] and "other"
 
-                if how == "bound":
+                if how in ("bound", "bound first"):
                     one.bind((at, 0))
+                    before = one.getsockname()[1]
+                if how == "bound":
+                    pass
+                elif how == "bound first":
+                    one.setblocking(False)
+                    tried("connect", one.connect, closed(family, at))
+                    time.sleep(0.05)
+                    tried("name", name)
+                    tried("bind", one.bind, (at, 0))
+                    tried("send", one.send, b"x")
+                    before = one.getsockname()[1]
+                    tried("connect", one.connect, closed(family, at))
+                    tried("name", name)
+                    tried("connect", one.connect, closed(family, at))
+                    time.sleep(0.05)
+                    tried("send", one.send, b"x")
                 elif how == "peer":
                     one.connect((at, port))
                 elif how == "refused":
-                    free = socket.create_server((at, 0), family=family)
-                    to = free.getsockname()
-                    free.close()
-                    tried("connect", one.connect, to)
+                    tried("connect", one.connect, closed(family, at))
                 elif how != "new":
                     one.connect((at, port))
                     accepted, _ = taken.accept()
@@ -252,7 +273,64 @@ def bind_fails():
                 tried("peer", lambda: one.getpeername()[0])
                 tried("bind", one.bind, (at, 0))
                 tried("name", name)
+                if family == socket.AF_INET6:
+                    tried("only", one.getsockopt, socket.IPPROTO_IPV6, socket.IPV6_V6ONLY)
                 one.close()
 
 
-{"peer_of_ipv6": peer_of_ipv6, "opening": opening, "over": over, "bind_fails": bind_fails}[sys.argv[1]]()
+def unspecified():
+    """The unspecified address as a destination, from sockets at several addresses."""
+    listeners, receivers = {}, {}
+    for at in ("127.0.0.1", "127.0.0.2", "::1"):
+        family = socket.AF_INET6 if ":" in at else socket.AF_INET
+        listeners[at] = socket.create_server((at, 24013), family=family)
+        receivers[at] = socket.socket(family, DATAGRAM)
+        receivers[at].bind((at, 24013))
+    for family, kind, child in (
+        (socket.AF_INET, DATAGRAM, False),
+        (socket.AF_INET6, DATAGRAM, False),
+        (socket.AF_INET, DATAGRAM, True),
+        (socket.AF_INET6, DATAGRAM, True),
+        (socket.AF_INET, STREAM, False),
+        (socket.AF_INET6, STREAM, False),
+    ):
+        places = ("127.0.0.2", "0.0.0.0", None)
+        if family == socket.AF_INET6:
+            places = ("::ffff:127.0.0.2", "::ffff:0.0.0.0", "::1", "::", None)
+        for at in places:
+            # What is wrong with a relayed datagram is reported later.
+            if child and at == "::1":
+                continue
+            for to in ("0.0.0.0",) if family == socket.AF_INET else ("::ffff:0.0.0.0", "::"):
+                print(family.name, kind.name, child, at, to, flush=True)
+                one = socket.socket(family, kind)
+                if at:
+                    one.bind((at, 0))
+                if child and os.fork():
+                    os.wait()
+                else:
+                    if kind == DATAGRAM:
+                        tried("sendto", one.sendto, b"datagram", (to, 24013))
+                    tried("connect", one.connect, (to, 24013))
+                    tried("name", lambda one=one: one.getsockname()[0])
+                    tried("peer", lambda one=one: one.getpeername()[:2])
+                    if kind == DATAGRAM:
+                        tried("send", one.send, b"of a peer")
+                    if child:
+                        os._exit(0)
+                time.sleep(0.02)
+                for which, receiver in receivers.items():
+                    receiver.setblocking(False)
+                    for _ in range(2):
+                        tried(which, lambda receiver=receiver: receiver.recvfrom(10)[1][0])
+                one.close()
+
+
+if __name__ == "__main__":
+    {
+        "peer_of_ipv6": peer_of_ipv6,
+        "opening": opening,
+        "over": over,
+        "bind_fails": bind_fails,
+        "unspecified": unspecified,
+    }[sys.argv[1]]()

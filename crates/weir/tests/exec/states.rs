@@ -33,6 +33,11 @@ fn a_connection_that_is_over_has_options() {
 }
 
 #[test]
+fn the_unspecified_address_stands_for_the_sockets_own() {
+    compare("unspecified", "127.0.0.2: 127.0.0.2");
+}
+
+#[test]
 fn a_name_has_no_address_after_a_failed_bind() {
     compare("bind_fails", "name: ('0.0.0.0', 'own')");
 }
