@@ -103,6 +103,8 @@ pub(crate) struct Sock {
     /// Whether a failed bind has taken the address, and left the port, of the name of a connection that is over.
     has_lost_address: AtomicBool,
     opening: AtomicU8,
+    /// The inode of the application's end of the pair, of a socket that the owner's relay keeps; 0 if unknown.
+    end_inode: AtomicU64,
     live: AtomicBool,
     /// Whether the socket has been counted.
     counted: AtomicBool,
@@ -143,6 +145,7 @@ impl Sock {
             kept_address: Mutex::new(None),
             has_lost_address: AtomicBool::new(false),
             opening: AtomicU8::new(Opening::Waits as u8),
+            end_inode: AtomicU64::new(0),
             live: AtomicBool::new(!matches!(endpoint, Endpoint::Open)),
             counted: AtomicBool::new(false),
             moved: AtomicBool::new(false),
@@ -310,6 +313,17 @@ impl Sock {
 
     pub(crate) fn place_in_list(&self) -> MutexGuard<'_, Place> {
         lock(&self.place_in_list)
+    }
+
+    /// Notes the application's end of the pair that the owner's relay keeps the socket for.
+    pub(crate) fn note_end(&self, end: &OwnedFd) {
+        let inode = rustix::fs::fstat(end).map_or(0, |about| about.st_ino);
+        self.end_inode.store(inode, Relaxed);
+    }
+
+    /// The inode of the application's end: the processes that have a descriptor of it may use the socket.
+    pub(crate) fn end_inode(&self) -> Option<u64> {
+        Some(self.end_inode.load(Relaxed)).filter(|inode| *inode > 0)
     }
 
     /// Whether the socket has moved onto a pair.

@@ -151,6 +151,8 @@ struct Line {
     /// Bytes that no call has read, and that the peer has not acknowledged.
     queues: Option<(usize, usize)>,
     is_shared: bool,
+    /// Of a shared socket: that of the Unix socket by which processes use it.
+    inode: Option<u64>,
 }
 
 impl List {
@@ -174,7 +176,7 @@ impl List {
     }
 
     /// A connection that several processes may use.
-    pub(crate) fn shared_stream(&mut self, fd: &OwnedFd, stream: &TcpStream) {
+    pub(crate) fn shared_stream(&mut self, sock: &Sock, fd: &OwnedFd, stream: &TcpStream) {
         let name = name_of(fd);
         let (state, queues) = stream_state(stream);
         let line = Line {
@@ -184,12 +186,13 @@ impl List {
             state,
             queues,
             is_shared: true,
+            inode: sock.end_inode(),
         };
         self.add(&line, &[]);
     }
 
     /// A listener that several processes may use.
-    pub(crate) fn shared_listener(&mut self, fd: &OwnedFd) {
+    pub(crate) fn shared_listener(&mut self, sock: &Sock, fd: &OwnedFd) {
         let name = name_of(fd);
         let line = Line {
             protocol: "tcp",
@@ -198,6 +201,7 @@ impl List {
             state: "listen",
             queues: None,
             is_shared: true,
+            inode: sock.end_inode(),
         };
         self.add(&line, &[]);
     }
@@ -207,6 +211,7 @@ impl List {
         if let Some(line) = line_of(sock) {
             let line = Line {
                 is_shared: true,
+                inode: sock.end_inode(),
                 ..line
             };
             self.add(&line, &[]);
@@ -223,7 +228,7 @@ impl List {
         let written = writeln!(
             self.0,
             "{{\"protocol\":\"{}\",\"local\":{},\"peer\":{},\"state\":\"{}\",\
-             \"receive_queue\":{},\"send_queue\":{},\"descriptors\":[{}],\"shared\":{}}}",
+             \"receive_queue\":{},\"send_queue\":{},\"descriptors\":[{}],\"shared\":{},\"inode\":{}}}",
             line.protocol,
             address(line.local),
             address(line.peer),
@@ -231,7 +236,9 @@ impl List {
             queue(line.queues.map(|(receive, _)| receive)),
             queue(line.queues.map(|(_, send)| send)),
             fds.join(","),
-            line.is_shared
+            line.is_shared,
+            line.inode
+                .map_or("null".to_owned(), |inode| inode.to_string())
         );
         debug_assert!(written.is_ok(), "a string takes all");
     }
@@ -267,6 +274,7 @@ fn line_of(sock: &Sock) -> Option<Line> {
         state,
         queues,
         is_shared: false,
+        inode: None,
     })
 }
 

@@ -117,6 +117,7 @@ fn relay_stream(sock: Sock, stream: TcpStream) -> Result<(OwnedFd, Item), c_int>
         ..name_of(Kind::Connection, sock.domain, stream.local_addr())?
     };
     let (own, other) = pair_of(SocketType::STREAM, name)?;
+    sock.note_end(&other);
     // The relay must neither gather bytes that no later call would send, nor wait at a close.
     let _ = stream.set_cork(false);
     let _ = stream.set_nodelay(true);
@@ -140,6 +141,7 @@ fn relay_stream(sock: Sock, stream: TcpStream) -> Result<(OwnedFd, Item), c_int>
 fn relay_listener(sock: Sock, listener: TcpListener) -> Result<(OwnedFd, Item), c_int> {
     let name = name_of(Kind::Listener, sock.domain, listener.local_addr())?;
     let (own, other) = pair_of(SocketType::SEQPACKET, name)?;
+    sock.note_end(&other);
     let backlog = sock.backlog.load(Relaxed).min(host::relays_max() / 2);
     listening::limit(&own, &other, backlog)?;
     let listening = Listening::new(sock, listener, own, name.key);
@@ -150,6 +152,7 @@ fn relay_listener(sock: Sock, listener: TcpListener) -> Result<(OwnedFd, Item), 
 fn relay_datagrams(sock: Sock, udp: UdpSocket, is_plain: bool) -> Result<(OwnedFd, Item), c_int> {
     let name = name_of(Kind::Datagrams, sock.domain, udp.local_addr())?;
     let (own, other) = pair_of(SocketType::SEQPACKET, name)?;
+    sock.note_end(&other);
     if sock.is_on(libc::SOL_SOCKET, libc::SO_BROADCAST) {
         calls::set_int(other.as_raw_fd(), libc::SO_BROADCAST, 1);
     }

@@ -546,8 +546,10 @@ impl Thread {
         let mut list = List::new();
         for entry in self.items.values() {
             match &entry.item {
-                Item::Pair(pair) => list.shared_stream(pair.fd(), pair.stream()),
-                Item::Listening(listening) => list.shared_listener(listening.fd()),
+                Item::Pair(pair) => list.shared_stream(pair.socket().1, pair.fd(), pair.stream()),
+                Item::Listening(listening) => {
+                    list.shared_listener(listening.socket().1, listening.fd())
+                }
                 Item::Datagrams(datagrams) => list.shared_datagrams(datagrams.socket().1),
                 Item::Child(_) | Item::Door(_) | Item::Guest(_) => {}
                 Item::Status(_) | Item::Answer(_) => {}

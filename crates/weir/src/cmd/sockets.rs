@@ -25,15 +25,19 @@ use std::time::{Duration, Instant};
 /// one's own user, and for the superuser those of all users.
 #[derive(clap::Args, Debug)]
 #[command(after_help = "\
-States are those of RFC 9293; `shared` says that other processes than the one shown may use the
-socket, which the one shown owns. Queues are bytes that no call has read, and bytes that the peer
-has not acknowledged; they are unknown for datagrams and listeners.
+States are those of RFC 9293. The process that is shown owns the socket; `shared by` is followed by
+the processes that have a descriptor of a socket that several may use, as far as /proc shows them to
+you. Queues are bytes that no call has read, and bytes that the peer has not acknowledged; they are
+unknown for datagrams and listeners.
 
-Exit status: 0; 1 if a process that has sockets did not answer: all of a user have 2 s together,
-16 MiB and 65536 sockets.")]
+All processes of a user have 2 s together, 16 MiB and 65536 sockets. One that does not answer, as
+one that is stopped, has a row that says so, and a message says why.
+
+Exit status: 0, also if a process did not answer; 1 if the list cannot be written.")]
 pub(crate) struct Args {
     /// Print one line of JSON, an array: pid, uid, command, protocol, local, peer, state,
-    /// receive_queue, send_queue, descriptors, shared; null where there is no value
+    /// receive_queue, send_queue, descriptors, shared, processes; null where there is no value; of a
+    /// process that did not answer pid, uid, command and error
     #[arg(long)]
     json: bool,
 }
@@ -102,6 +106,9 @@ struct Socket {
     send_queue: Option<u64>,
     descriptors: Vec<u32>,
     shared: bool,
+    /// The Unix socket by which processes use a shared one.
+    #[serde(default, skip_serializing)]
+    inode: Option<u64>,
 }
 
 /// A socket and its process.
@@ -112,38 +119,129 @@ struct Row {
     command: Option<String>,
     #[serde(flatten)]
     socket: Socket,
+    /// The processes that have a descriptor of it.
+    processes: Vec<i32>,
 }
+
+/// A process that gave no answer, or an unusable one, and why.
+#[derive(Serialize)]
+struct Silent {
+    pid: i32,
+    uid: u32,
+    command: Option<String>,
+    error: String,
+}
+
+/// An element of the list.
+#[derive(Serialize)]
+#[serde(untagged)]
+enum Entry<'a> {
+    Socket(&'a Row),
+    Silent(&'a Silent),
+}
+
+/// Processes without an answer that have a message each.
+const MESSAGES_MAX: usize = 10;
+/// Longest message of why a process gave no answer, in characters: it may have the answer's words.
+const WHY_MAX: usize = 200;
+/// Users who are asked at the same time.
+const USERS_MAX: usize = 32;
 
 /// Runs the command.
 pub(crate) fn run(args: &Args) -> Result<(), CliError> {
     let own = rustix::process::geteuid().as_raw();
     let mut rows = Vec::new();
     let mut silent = Vec::new();
-    for (uid, folders) in users(own) {
-        let mut user = User::new(uid);
-        for folder in folders {
-            user.ask_folder(&folder);
-        }
+    for mut user in ask_all(users(own).into_iter().collect()) {
         rows.append(&mut user.rows);
         silent.append(&mut user.silent);
     }
     rows.sort_by_key(|row| (row.pid, row.socket.local, row.socket.peer));
+    find_processes(&mut rows);
     let text = if args.json {
-        serde_json::to_string(&rows).map_err(CliError::run)?
+        let sockets = rows.iter().map(Entry::Socket);
+        let all: Vec<Entry<'_>> = sockets.chain(silent.iter().map(Entry::Silent)).collect();
+        serde_json::to_string(&all).map_err(CliError::run)?
     } else {
-        table(&rows)
+        table(&rows, &silent)
     };
     writeln!(std::io::stdout(), "{text}").map_err(CliError::output)?;
-    match silent.first() {
-        None => Ok(()),
-        Some(first) => Err(CliError::run(format!(
-            "{} of the processes did not tell their sockets: {first}",
-            silent.len()
-        ))),
+    for one in silent.iter().take(MESSAGES_MAX) {
+        let why = format::escaped(one.error.clone());
+        let (pid, uid) = (one.pid, one.uid);
+        eprintln!("weir: process {pid} of user {uid} gave no answer: {why}");
+    }
+    if let Some(more @ 1..) = silent.len().checked_sub(MESSAGES_MAX) {
+        eprintln!("weir: {more} more processes gave no answer");
+    }
+    Ok(())
+}
+
+/// Asks the processes of all users: those of one do not keep the others' from being asked.
+fn ask_all(users: Vec<(u32, [PathBuf; 2])>) -> Vec<User> {
+    let mut all = Vec::new();
+    for users in users.chunks(USERS_MAX) {
+        let ask = |(uid, folders): &(u32, [PathBuf; 2])| {
+            let mut user = User::new(*uid);
+            for folder in folders {
+                user.ask_folder(folder);
+            }
+            user
+        };
+        std::thread::scope(|scope| {
+            let asked: Vec<_> = users
+                .iter()
+                .map(|user| scope.spawn(move || ask(user)))
+                .collect();
+            all.extend(asked.into_iter().filter_map(|user| user.join().ok()));
+        });
+    }
+    all
+}
+
+/// Finds the processes that have a descriptor of each shared socket, among those whose descriptors /proc
+/// shows to this user. A socket that is not shared has its own process.
+fn find_processes(rows: &mut [Row]) {
+    let mut by_inode: BTreeMap<u64, Vec<i32>> = BTreeMap::new();
+    by_inode.extend(
+        rows.iter()
+            .filter_map(|row| Some((row.socket.inode?, Vec::new()))),
+    );
+    if !by_inode.is_empty() {
+        for pid in names("/proc").filter_map(|name| name.parse::<i32>().ok()) {
+            for inode in sockets_of(pid) {
+                if let Some(pids) = by_inode.get_mut(&inode)
+                    && !pids.contains(&pid)
+                {
+                    pids.push(pid);
+                }
+            }
+        }
+    }
+    for row in rows {
+        row.processes = match row.socket.inode.and_then(|inode| by_inode.get(&inode)) {
+            Some(pids) => pids.clone(),
+            None if row.socket.shared => Vec::new(),
+            None => vec![row.pid],
+        };
+        row.processes.sort_unstable();
     }
 }
 
-fn table(rows: &[Row]) -> String {
+/// The inodes of the sockets that a process has descriptors of.
+fn sockets_of(pid: i32) -> impl Iterator<Item = u64> {
+    let entries = std::fs::read_dir(format!("/proc/{pid}/fd")).into_iter();
+    entries.flatten().flatten().filter_map(|entry| {
+        let target = std::fs::read_link(entry.path()).ok()?;
+        let number = target
+            .to_str()?
+            .strip_prefix("socket:[")?
+            .strip_suffix(']')?;
+        number.parse().ok()
+    })
+}
+
+fn table(rows: &[Row], silent: &[Silent]) -> String {
     let columns = [
         Left("protocol"),
         Left("state"),
@@ -157,7 +255,8 @@ fn table(rows: &[Row]) -> String {
     ];
     let queue = |len: Option<u64>| len.map_or("-".to_owned(), |len| len.to_string());
     let address = |at: Option<SocketAddr>| at.map_or("-".to_owned(), |at| at.to_string());
-    let rows = rows.iter().map(|row| {
+    let none = || "-".to_owned();
+    let sockets = rows.iter().map(|row| {
         let socket = &row.socket;
         vec![
             socket.protocol.text(),
@@ -168,10 +267,29 @@ fn table(rows: &[Row]) -> String {
             address(socket.peer),
             row.pid.to_string(),
             row.command.clone().unwrap_or_else(|| "-".to_owned()),
-            if socket.shared { "shared" } else { "own" }.to_owned(),
+            used(row),
         ]
     });
-    format::table(&columns, rows)
+    let silent = silent.iter().map(|one| {
+        let mut row = vec![none(); columns.len()];
+        row[6] = one.pid.to_string();
+        row[7] = one.command.clone().unwrap_or_else(none);
+        row[8] = "no answer".to_owned();
+        row
+    });
+    format::table(&columns, sockets.chain(silent))
+}
+
+/// The processes that use a socket.
+fn used(row: &Row) -> String {
+    let pids: Vec<String> = row.processes.iter().map(i32::to_string).collect();
+    if !row.socket.shared {
+        "own".to_owned()
+    } else if pids.is_empty() {
+        "shared".to_owned()
+    } else {
+        format!("shared by {}", pids.join(", "))
+    }
 }
 
 /// The users that are asked, with their folders.
@@ -204,13 +322,12 @@ struct User {
     /// Processes that have been asked.
     pids: BTreeSet<i32>,
     rows: Vec<Row>,
-    /// Processes that gave no answer, and why.
-    silent: Vec<String>,
+    /// Processes that gave no answer.
+    silent: Vec<Silent>,
 }
 
 /// A process that has been asked.
 struct Asked {
-    name: String,
     pid: i32,
     stream: UnixStream,
     answer: Vec<u8>,
@@ -254,15 +371,20 @@ impl User {
                     // It may have a name in each folder.
                     Ok(Some(process)) if self.pids.insert(process.pid) => asked.push(process),
                     Ok(_) => {}
-                    Err(error) => self.has_no_answer(name, &error),
+                    Err(error) => self.has_no_answer(name.parse().unwrap_or(0), &error),
                 }
             }
             self.read(asked);
         }
     }
 
-    fn has_no_answer(&mut self, name: &str, why: &impl Display) {
-        self.silent.push(format!("process {name}: {why}"));
+    fn has_no_answer(&mut self, pid: i32, why: &impl Display) {
+        self.silent.push(Silent {
+            pid,
+            uid: self.uid,
+            command: command(pid),
+            error: why.to_string().chars().take(WHY_MAX).collect(),
+        });
     }
 
     /// Reads the answers, as long as there is time.
@@ -271,9 +393,7 @@ impl User {
             let left = self.deadline.saturating_duration_since(Instant::now());
             if left.is_zero() {
                 let why = "no answer within 2 s";
-                asked
-                    .iter()
-                    .for_each(|it| self.has_no_answer(&it.name, &why));
+                asked.iter().for_each(|it| self.has_no_answer(it.pid, &why));
                 return;
             }
             let streams = asked.iter().map(|it| &it.stream);
@@ -300,7 +420,7 @@ impl User {
                     Err(why) => Err(why),
                 };
                 if let Err(why) = done {
-                    self.has_no_answer(&process.name, &why);
+                    self.has_no_answer(process.pid, &why);
                 }
             }
             asked = waiting;
@@ -374,7 +494,6 @@ fn connect(folder: &OwnedFd, name: &str, uid: u32) -> rustix::io::Result<Option<
     // One answer of a process: it has other names by links.
     let is_process = peer.uid.as_raw() == uid && own_pid(pid) == name;
     Ok(is_process.then(|| Asked {
-        name: name.to_owned(),
         pid,
         stream: socket.into(),
         answer: Vec::new(),
@@ -390,6 +509,12 @@ fn own_pid(pid: i32) -> String {
     own.map_or_else(|| pid.to_string(), str::to_owned)
 }
 
+/// The name of a process.
+fn command(pid: i32) -> Option<String> {
+    let name = std::fs::read_to_string(format!("/proc/{pid}/comm")).ok();
+    name.map(|name| name.trim_end().to_owned())
+}
+
 /// The sockets of an answer. Its content is of another program: only known words, numbers and
 /// addresses are taken from it.
 fn parse(text: &str, pid: i32, uid: u32) -> Result<Vec<Row>, String> {
@@ -402,8 +527,7 @@ fn parse(text: &str, pid: i32, uid: u32) -> Result<Vec<Row>, String> {
             head.version
         ));
     }
-    let command = std::fs::read_to_string(format!("/proc/{pid}/comm")).ok();
-    let command = command.map(|name| name.trim_end().to_owned());
+    let command = command(pid);
     let row = |line: &str| {
         let socket = serde_json::from_str(line).map_err(|error| error.to_string())?;
         Ok(Row {
@@ -411,6 +535,7 @@ fn parse(text: &str, pid: i32, uid: u32) -> Result<Vec<Row>, String> {
             uid,
             command: command.clone(),
             socket,
+            processes: Vec::new(),
         })
     };
     lines.map(row).collect()
@@ -534,18 +659,17 @@ mod tests {
             (user.rows.len(), user.silent.len()),
             (1, 0),
             "{:?}",
-            user.silent
+            user.silent.iter().map(|one| &one.error).collect::<Vec<_>>()
         );
     }
 
     #[test]
     fn a_users_processes_together_have_one_limit_of_time_bytes_and_sockets() {
-        let connected = |name: &str| {
+        let connected = || {
             let (stream, process) = UnixStream::pair().unwrap();
             stream.set_nonblocking(true).unwrap();
-            let (name, pid, answer) = (name.to_owned(), 1, Vec::new());
+            let (pid, answer) = (1, Vec::new());
             let asked = Asked {
-                name,
                 pid,
                 stream,
                 answer,
@@ -556,7 +680,7 @@ mod tests {
         let mut user = User::new(0);
         user.deadline = Instant::now() + Duration::from_millis(300);
         let began = Instant::now();
-        let (mut all, mut ends): (Vec<_>, Vec<_>) = (0..100).map(|_| connected("7")).unzip();
+        let (mut all, mut ends): (Vec<_>, Vec<_>) = (0..100).map(|_| connected()).unzip();
         write!(ends[99], "{{\"version\":1,\"pid\":7}}\n{LINE}").unwrap();
         ends.pop();
         let more = all.split_off(50);
@@ -571,12 +695,12 @@ mod tests {
         for (bytes, why) in [(100, "longer than"), (1000, "more than")] {
             user.bytes_left = bytes;
             user.deadline = Instant::now() + WAIT_MAX;
-            let (asked, mut process) = connected("7");
+            let (asked, mut process) = connected();
             write!(process, "{{\"version\":1}}\n{LINE}").unwrap();
             drop(process);
             user.read(vec![asked]);
             let said = user.silent.pop().unwrap();
-            assert!(said.contains(why), "{said}");
+            assert!(said.error.contains(why), "{}", said.error);
         }
     }
 
@@ -604,7 +728,7 @@ mod tests {
         };
         assert_eq!(row.socket.state, State::Listen);
         assert_eq!(row.socket.local, Some("[::]:80".parse().unwrap()));
-        let shown = table(&rows);
+        let shown = table(&rows, &[]);
         assert!(
             shown.contains("[::]:80") && shown.contains("shared"),
             "{shown}"

@@ -223,7 +223,9 @@ while not client.recv(6, socket.MSG_PEEK) == b'unread':
 if os.fork() == 0:
     listener.settimeout(60)
     select.select([listener], [], [], 0)
-    open('{ready}', 'w').close()
+    with open('{ready}.new', 'w') as file:
+        file.write(str(os.getpid()))
+    os.rename('{ready}.new', '{ready}')
     listener.accept()
     os._exit(0)
 os.wait()
@@ -255,22 +257,91 @@ os.wait()
             (&listener["state"], &listener["shared"]),
             (&"listen".into(), &true.into())
         );
+        let child: u64 = std::fs::read_to_string(&ready).unwrap().parse().unwrap();
+        assert_eq!(listener["processes"], serde_json::json!([pid, child]));
         assert_eq!(row("192.0.2.5:5353")["protocol"], "udp");
         let client = rows.iter().find(|row| row["peer"] == "192.0.2.1:7");
         let client = client.unwrap();
         assert_eq!(client["state"], "established");
         assert_eq!(client["receive_queue"], 6);
         assert_eq!(client["shared"], false);
+        assert_eq!(client["processes"], serde_json::json!([pid]));
         assert_eq!((rows.len(), &client["uid"]), (3, &65_534.into()));
     }
     std::fs::remove_file(link.expect("a folder of user nobody")).unwrap();
     let table = kernel.weir_as_said(&["sockets"]).end();
     assert!(table.stdout.contains("192.0.2.5:4000"), "{table:?}");
+    assert!(
+        table.stdout.contains(&format!("shared by {pid}, ")),
+        "{table:?}"
+    );
     drop(connect(&kernel, 4000));
     assert_eq!(program.end().code, Some(0));
     let after = kernel.weir_as_said(&["sockets", "--json"]).end().json();
     let mut rows = after.as_array().unwrap().iter();
     assert!(rows.all(|row| row["pid"] != pid), "{after}");
+}
+
+/// One that is stopped keeps the others from nothing, and is listed as what it is, after a limited time.
+#[test]
+fn a_process_that_does_not_answer_is_listed_so() {
+    let Some(kernel) = bench("exec-silent", &["python3"]) else {
+        return;
+    };
+    let library = kernel.folder.path(LIBRARY);
+    let link = format!("shm:silent-{}", std::process::id());
+    let script = "
+import socket, sys
+listener = socket.create_server((sys.argv[1], 4000))
+print('listens', file=sys.stderr, flush=True)
+listener.accept()
+";
+    let listens = |at: &str| {
+        let address = format!("{at}/24");
+        let options = [
+            "exec",
+            "--library",
+            &library,
+            "--link",
+            &link,
+            "--addr",
+            &address,
+        ];
+        let program = ["--", "python3", "-c", script, at];
+        kernel
+            .weir_as_said(&[&options[..], &program].concat())
+            .until("listens")
+    };
+    let (stopped, other) = (listens("192.0.2.1"), listens("192.0.2.2"));
+    stopped.signal_at_once(Signal::STOP);
+    let began = Instant::now();
+    let list = kernel.weir_as_said(&["sockets", "--json"]).end();
+    assert!(began.elapsed() < Duration::from_secs(30), "{list:?}");
+    let pid = stopped.id();
+    let said = format!("weir: process {pid} of user 65534 gave no answer: no answer within 2 s");
+    assert_eq!(list.code, Some(0), "{list:?}");
+    assert!(list.stderr.contains(&said), "{list:?}");
+    let all = list.json();
+    let of = |pid: u32| {
+        let mut rows = all.as_array().unwrap().iter();
+        rows.find(|row| row["pid"] == pid)
+            .unwrap_or_else(|| panic!("{pid}: {all}"))
+    };
+    let silent = serde_json::json!({
+        "pid": pid, "uid": 65_534, "command": "python3", "error": "no answer within 2 s"
+    });
+    assert_eq!(of(pid), &silent);
+    assert_eq!(of(other.id())["local"], "192.0.2.2:4000");
+    let table = kernel.weir_as_said(&["sockets"]).end();
+    let mut lines = table.stdout.lines();
+    let line = lines
+        .find(|line| line.contains(&format!(" {pid} ")))
+        .unwrap();
+    assert!(line.ends_with("no answer"), "{table:?}");
+    for program in [stopped, other] {
+        program.signal_at_once(Signal::KILL);
+        program.end();
+    }
 }
 
 #[test]
