@@ -292,6 +292,54 @@ fn another_kind_of_policy_within_a_session_is_in_force_at_once() {
     assert_eq!(returned(2), [2, 2]);
 }
 
+#[test]
+fn another_rate_within_a_session_is_in_force_at_once() {
+    let Some((meter, program)) = one_session() else {
+        return;
+    };
+    let frame = packet(ADDRESS);
+    let set = |rates| meter.set_policy(0, Some(&policy(rates, None)), false);
+    // A CPU has a lease of 64 KiB.
+    set([Some(ALL); 2]).unwrap();
+    assert_eq!(run(&program, &frame), 2);
+    // The other direction's rate is not this one's.
+    set([Some(ALL), Some(NOTHING)]).unwrap();
+    assert_eq!(run(&program, &frame), 2);
+    set([Some(NOTHING); 2]).unwrap();
+    assert_eq!(run(&program, &frame), 1);
+    // Nor has a lease outlived a policy without a rate.
+    set([Some(ALL); 2]).unwrap();
+    assert_eq!(run(&program, &frame), 2);
+    set([None; 2]).unwrap();
+    set([Some(NOTHING); 2]).unwrap();
+    assert_eq!(run(&program, &frame), 1);
+}
+
+/// As at each Interim-Update: what was leased is charged, and is not lost.
+#[test]
+fn the_same_rate_again_leaves_what_is_leased() {
+    let Some((meter, program)) = one_session() else {
+        return;
+    };
+    // A byte is a millisecond, so that the burst is all there is.
+    let limit = RateLimit {
+        bits_per_second: 8_000,
+        burst_bytes: 1 << 20,
+    };
+    let policy = policy([Some(limit), None], None);
+    let (frame, frames) = (packet(ADDRESS), 2000);
+    meter.set_policy(0, Some(&policy), true).unwrap();
+    let passed = (0..frames).filter(|_| {
+        meter.set_policy(0, Some(&policy), false).unwrap();
+        run(&program, &frame) == 2
+    });
+    let passed = passed.count();
+    // All but what CPUs have leased where the thread does not run any more: a sixteenth at most.
+    let most = (1 << 20) / frame.len();
+    assert!(passed >= most - most / 16 - 1, "{passed} of {most}");
+    assert!(passed < frames, "{passed}");
+}
+
 /// A UDP packet of 1,000 bytes from this address.
 fn packet(from: Ipv4Addr) -> Vec<u8> {
     let mut frame = vec![0; 1000];

@@ -29,7 +29,7 @@ impl Meter {
 
     /// Sets the policy of a row. A row that `is_new` to its session begins with full buckets and the
     /// whole quota; another one keeps what is left, and gains or loses by how much the quota has
-    /// changed.
+    /// changed. Another rate is in force at once: what CPUs have leased by the former one is given up.
     ///
     /// # Errors
     /// If the meter was made without policies, or has no such row.
@@ -63,7 +63,7 @@ impl Meter {
                 let at = meter * entry::METER_BYTES + entry::TAT;
                 word(at).store(0, Ordering::Relaxed);
             }
-            self.end_leases(row);
+            self.end_leases(row, [true; 2]);
             granted.store(0, Ordering::Relaxed);
         }
         let Some(policy) = policy else {
@@ -72,13 +72,16 @@ impl Meter {
             self.set_leases(row, [lease::ALL; 2]);
             return Ok(());
         };
+        let mut is_other = [false; 2];
         for (limit, meter) in policy.rates.iter().zip(0..) {
             if let Some(limit) = limit {
                 let base = meter * entry::METER_BYTES;
                 let cost = limit.cost_of_byte() | (self.quantum(limit) << entry::COST_BITS);
-                word(base + entry::COST).store(cost, Ordering::Relaxed);
                 let tolerance = limit.tolerance_ns();
-                word(base + entry::TOLERANCE).store(tolerance, Ordering::Relaxed);
+                for (at, value) in [(entry::COST, cost), (entry::TOLERANCE, tolerance)] {
+                    let before = word(base + at).swap(value, Ordering::Relaxed);
+                    is_other[meter as usize] |= before != value;
+                }
             }
         }
         if let Some(quota) = policy.quota_bytes {
@@ -90,6 +93,10 @@ impl Meter {
             }
         }
         word(entry::FLAGS).store(flags(policy), Ordering::Release);
+        // Each event of a session sets its policy: the same one leaves the leases, which are charged. A
+        // program that read a lease before its kind changed has written it by now, unless it was
+        // interrupted in between.
+        self.end_leases(row, is_other);
         let kind = |limit: Option<RateLimit>| match (limit, policy.quota_bytes) {
             (_, Some(_)) => lease::NONE,
             (Some(_), None) => lease::SOME,
@@ -114,10 +121,12 @@ impl Meter {
         (u64::from(limit.burst_bytes) / LEASED_PART / cpus).min(QUANTUM_BYTES_MAX)
     }
 
-    /// Ends the leases of the row's earlier session.
-    fn end_leases(&self, row: Row) {
-        self.each_lease(row, |index, _| {
-            if let Some(word) = self.leases.u32(index, lease::BYTES as usize) {
+    /// Ends the leases of the row's earlier session or rate, up and down.
+    fn end_leases(&self, row: Row, ends: [bool; 2]) {
+        self.each_lease(row, |index, direction| {
+            if ends[direction]
+                && let Some(word) = self.leases.u32(index, lease::BYTES as usize)
+            {
                 word.store(0, Ordering::Relaxed);
             }
         });
