@@ -38,7 +38,7 @@ pub struct MeterSpec<'a> {
     pub names: &'a dyn Names,
     /// Whether bytes are those of IP packets, not of frames.
     pub counts_ip: bool,
-    /// Whether rows may have policies: 64 bytes a row more, 8 for each CPU up to eight, and 32 for
+    /// Whether rows may have policies: 72 bytes a row more, 32 for each CPU up to eight, and 32 for
     /// each class of a row.
     pub polices: bool,
     /// Measures beside packets and bytes: for each class of a row, both directions and both banks,
