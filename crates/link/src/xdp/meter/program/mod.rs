@@ -22,6 +22,8 @@ mod parse;
 mod police;
 mod process;
 mod quick;
+#[cfg(test)]
+mod tests;
 mod v4;
 
 pub(in crate::xdp) use process::{count_program, emit_handed, settle_program};
@@ -219,6 +221,18 @@ pub(in crate::xdp) fn emit(
     hook: At,
     first_place: u16,
 ) -> Result<Routines, EmitError> {
+    emit_with(asm, spec, (hook, first_place), |emit, routines| {
+        emit.general(routines)
+    })
+}
+
+/// As [`emit`], with this as the general way.
+fn emit_with(
+    asm: &mut Asm,
+    spec: &Spec,
+    (hook, first_place): (At, u16),
+    general: impl FnOnce(&mut Emit<'_>, &Routines) -> Result<(), EmitError>,
+) -> Result<Routines, EmitError> {
     let routines = Routines::new(asm, first_place);
     let mut emit = Emit {
         asm,
@@ -233,15 +247,7 @@ pub(in crate::xdp) fn emit(
     };
     let done = emit.asm.label();
     emit.quick(&routines, done);
-    emit.begin();
-    emit.parse();
-    match &spec.direction_of {
-        DirectionOf::One(_) => emit.attribute(&routines, None),
-        DirectionOf::Each(up) => emit.attribute_each(up, &routines)?,
-    }
-    emit.classify()?;
-    emit.police(&routines);
-    emit.count(&routines)?;
+    general(&mut emit, &routines)?;
     emit.asm.bind(done);
     emit.act();
     Ok(routines)
@@ -304,6 +310,20 @@ const LINEAR_MIN: i32 = 66;
 const LINEAR_PULLED: i32 = 128;
 
 impl Emit<'_> {
+    /// Counts any frame.
+    fn general(&mut self, routines: &Routines) -> Result<(), EmitError> {
+        let spec = self.spec;
+        self.begin();
+        self.parse();
+        match &spec.direction_of {
+            DirectionOf::One(_) => self.attribute(routines, None),
+            DirectionOf::Each(up) => self.attribute_each(up, routines)?,
+        }
+        self.classify()?;
+        self.police(routines);
+        self.count(routines)
+    }
+
     /// Stores direction and row of a frame that may go either way: first as one that goes up.
     fn attribute_each(&mut self, up: &Up, routines: &Routines) -> Result<(), EmitError> {
         let [goes_up, goes_down, known, done] = [(); 4].map(|()| self.asm.label());
