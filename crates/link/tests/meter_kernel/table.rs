@@ -4,7 +4,8 @@ use super::policing::policy;
 use super::{assert_adds_up, counts, permitted, run, services, spec};
 use std::net::{IpAddr, Ipv4Addr};
 use std::path::PathBuf;
-use weir_link::bpf::{Hook, PinFolder, Program, TestRun};
+use std::sync::atomic::Ordering;
+use weir_link::bpf::{Hook, Map, PinFolder, Program, TestRun};
 use weir_link::xdp::{Cut, CutOwner, Meter, MeterError, MeterSpec, ProcessCounter};
 use weir_meter::services::{Service, Services};
 use weir_meter::{Direction, Key};
@@ -451,4 +452,71 @@ fn counters_and_keys_outlive_the_process() {
             .unwrap()
             .is_adopted
     );
+}
+
+/// Writes another version of the layout into the counters of a folder; returns the former one.
+fn set_version(folder: &PinFolder, version: u64) -> u64 {
+    let control = folder.get("meter-control").unwrap().unwrap();
+    let memory = Map::from_fd(control).unwrap().map_memory(true).unwrap();
+    memory.u64(0, 0).unwrap().swap(version, Ordering::SeqCst)
+}
+
+/// Nothing is changed: neither the counters of the other version, nor those beside.
+#[test]
+fn counters_of_another_layout_stay_as_they_are() {
+    if !weir_lab::testenv::root() || !permitted() {
+        return;
+    }
+    let (services, others) = (services(), Services::new(Vec::new()));
+    let (_pins, folder) = Pins::new("meter-layouts");
+    let meter = Meter::open(&folder, &spec(&services, false)).unwrap().meter;
+    let (epoch, program) = (meter.boot_epoch(), up(&meter));
+    run(&program, &from(address(1)));
+    drop(meter);
+    let assert_refused = |version| {
+        let pins = folder.list().unwrap();
+        for services in [&services, &others] {
+            let error = Meter::open(&folder, &spec(services, false)).unwrap_err();
+            let MeterError::OtherVersion { found, known } = error else {
+                panic!("{error}");
+            };
+            assert_eq!(found, version);
+            assert!(!known.contains(&found));
+        }
+        assert_eq!(folder.list().unwrap(), pins);
+    };
+    // A later layout; an earlier one, which has fewer maps; one of a version that said none.
+    let version = set_version(&folder, 99);
+    assert_refused(99);
+    set_version(&folder, version - 1);
+    let v4 = Map::from_fd(folder.get("meter-v4").unwrap().unwrap()).unwrap();
+    folder.unpin("meter-v4").unwrap();
+    assert_refused(version - 1);
+    set_version(&folder, 0);
+    assert_refused(0);
+    folder.pin("meter-v4", &v4).unwrap();
+    set_version(&folder, version);
+    // Its program has counted all the while.
+    run(&program, &from(address(1)));
+    let opened = Meter::open(&folder, &spec(&services, false)).unwrap();
+    assert!(opened.is_adopted);
+    let mut meter = opened.meter;
+    assert_eq!(meter.boot_epoch(), epoch);
+    let unknown = CutOwner::Unknown(Key::Ipv4(address(1)));
+    assert_eq!(packets(&mut meter), [(unknown, 2)]);
+    run(&program, &from(address(1)));
+    drop(meter);
+
+    // The same of counters that were replaced, and not read yet.
+    drop(Meter::open(&folder, &spec(&others, false)).unwrap());
+    let earlier = folder.existing("previous-0").unwrap().unwrap();
+    set_version(&earlier, 99);
+    assert_refused(99);
+    set_version(&earlier, version);
+    let opened = Meter::open(&folder, &spec(&others, false)).unwrap();
+    assert!(opened.is_adopted);
+    let [mut previous] = <[_; 1]>::try_from(opened.previous).unwrap();
+    assert_eq!(packets(&mut previous.meter), [(unknown, 1)]);
+    Meter::forget(&folder, previous).unwrap();
+    Meter::unpin(&folder).unwrap();
 }

@@ -2,6 +2,7 @@
 #![allow(dead_code, reason = "each test file uses a part of it")]
 
 pub(crate) mod chunks;
+pub(crate) mod counters;
 
 use std::fs;
 use std::os::fd::AsFd;

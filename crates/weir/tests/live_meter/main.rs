@@ -14,6 +14,7 @@ mod pins;
 mod radclient;
 mod sniff;
 
+use common::counters::PINS;
 use common::{Folder, stdout, weir};
 use live::{Net, Running};
 use std::fs;
@@ -62,9 +63,6 @@ fn net() -> Option<Net> {
     net.b.own_pins(PINS.as_ref()).unwrap();
     Some(net)
 }
-
-/// The folder of pins of all counters.
-const PINS: &str = "/run/weir/meter";
 
 /// The folders of pins.
 fn pins(net: &Net) -> Vec<PathBuf> {

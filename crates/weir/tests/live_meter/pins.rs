@@ -1,27 +1,21 @@
 //! What is pinned: counters of another version, counters that are lost, and what is left at the end.
 
 use super::{Net, PINS, meter, packets, pins, write_config};
-use crate::common::{Folder, stdout, weir};
+use crate::common::{Folder, counters, stdout, weir};
 use crate::net;
 use std::fs;
 use std::path::PathBuf;
-use std::sync::atomic::Ordering;
 use weir_lab::net::Signal;
-use weir_link::bpf::{Map, PinFolder};
+use weir_link::bpf::PinFolder;
 
 /// The folder of b's interface.
 fn folder(net: &Net) -> PinFolder {
-    let all = PinFolder::open(&net.b.seen(PINS.as_ref())).unwrap();
-    let (_, names) = all.list().unwrap();
-    assert_eq!(names.len(), 1, "{names:?}");
-    all.existing(&names[0]).unwrap().unwrap()
+    counters::folder(&net.b)
 }
 
 /// Writes another version into the counters; returns the former one.
 fn set_version(net: &Net, version: u64) -> u64 {
-    let control = folder(net).get("meter-control").unwrap().unwrap();
-    let memory = Map::from_fd(control).unwrap().map_memory(true).unwrap();
-    memory.u64(0, 0).unwrap().swap(version, Ordering::SeqCst)
+    counters::set_version(&net.b, version)
 }
 
 #[test]

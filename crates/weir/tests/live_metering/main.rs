@@ -10,7 +10,7 @@ mod mirror;
 mod policing;
 mod route;
 
-use common::{Folder, stdout, weir};
+use common::{Folder, counters, stdout, weir};
 use live::{Ended, Running, WAIT_MAX};
 use std::fs;
 use std::net::Ipv4Addr;
@@ -19,6 +19,7 @@ use weir_lab::load::{Generator, Rate, Sending, Sent, Sink, Udp};
 use weir_lab::net::{Device, Host, Linear, Offloads, Signal};
 use weir_lab::rng::Rng;
 use weir_lab::testenv;
+use weir_lab::wait;
 use weir_ledger::{Ledger, UsageQuery};
 use weir_link::bpf::Hook;
 use weir_meter::OwnerKind;
@@ -270,6 +271,52 @@ fn with_the_hosts_bypass_too() {
     assert_eq!(net.attached(), [false, false]);
     files.assert_has(sum);
     assert_eq!(cleaned.clean().code, Some(0));
+}
+
+/// The programs of the other version go on, which count and forward: the bridge changes neither links nor
+/// counters before it knows that it can read them.
+#[test]
+fn counters_of_another_version_go_on_in_the_wire() {
+    let Some(net) = net() else { return };
+    let files = Files::new("metering-version", BRIDGE);
+    let _cleaned = Cleaned(&net);
+    let sink = Sink::new(&net.eth_b, Hook::TcIngress).unwrap();
+    let mut generator = Generator::new(&net.eth_a, &udp(&net.eth_a, &net.eth_b)).unwrap();
+    let mut sum = 0;
+    let mut send = || {
+        let sent = generator.send(2000, Rate::PerSecond(20_000.0)).unwrap();
+        sum += sent.frames - sent.dropped;
+        sum
+    };
+    let running = bridge(&net, &files, &[]);
+    let first = send();
+    running.signal(Signal::KILL);
+    running.end();
+    let (passed, mut last) = (sink.counted().unwrap().frames, first);
+    let version = counters::set_version(&net.middle, 99);
+    let (config, store) = (files.config(), files.store());
+    for _ in 0..2 {
+        let arguments = [
+            "bridge", "left", "right", "--meter", &config, "--store", &store,
+        ];
+        let refused = Running::start(&net.middle, weir([]), &arguments).end();
+        assert_eq!(refused.code, Some(1), "{refused:?}");
+        for words in ["layout 99", "start the version", "--clean"] {
+            assert!(refused.stderr.contains(words), "{refused:?}");
+        }
+        assert_eq!(net.attached(), [true, true]);
+        last = send();
+    }
+    wait::until("the kernel has forwarded them", || {
+        sink.counted().unwrap().frames - passed >= last - first
+    });
+    // The version that made them finds everything.
+    counters::set_version(&net.middle, version);
+    let running = bridge(&net, &files, &[]);
+    send();
+    std::thread::sleep(Duration::from_millis(200));
+    running.stop();
+    files.assert_has(sum);
 }
 
 #[test]
