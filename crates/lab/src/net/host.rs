@@ -25,6 +25,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use weir_link::net::Netlink;
 
+/// Where weir pins BPF objects: of taps, and of counters.
+pub const PIN_FOLDERS: [&str; 2] = ["/run/weir/taps", "/run/weir/meter"];
+
 /// Settings of a new host's kernel, so that it sends no frames by itself. IPv6
 /// addresses are usable at once (no duplicate address detection, RFC 4862
 /// §5.4), no router is solicited, no link-local address is created. Ping needs
@@ -188,15 +191,15 @@ impl Host {
         self.spawn(command)?.output(crate::command::LIMIT)
     }
 
-    /// Gives the processes that are started in this host from now on a BPF file system of their
-    /// own at `path`, in a mount namespace of their own: what they pin goes with the last of them
-    /// and with the host. [`Host::seen`] leads this process there.
+    /// Gives the processes that are started in this host from now on BPF file systems of their
+    /// own, where weir pins taps and counters ([`PIN_FOLDERS`]), in a mount namespace of their own:
+    /// what they pin goes with the last of them and with the host, however they and this process
+    /// end. [`Host::seen`] leads this process there.
     ///
     /// # Errors
     /// Without privilege.
-    pub fn own_pins(&self, path: &Path) -> io::Result<()> {
-        let folder = path.to_owned();
-        self.keeper(move || mount_pins(&folder))
+    pub fn own_pins(&self) -> io::Result<()> {
+        self.keeper(mount_pins)
     }
 
     /// The path by which this process sees what the host's processes see at `path`.
@@ -375,17 +378,20 @@ fn make_namespace() -> io::Result<()> {
     Ok(())
 }
 
-/// Mounts a BPF file system in a new mount namespace of the calling thread.
-fn mount_pins(path: &Path) -> io::Result<()> {
+/// Mounts BPF file systems in a new mount namespace of the calling thread.
+fn mount_pins() -> io::Result<()> {
     // SAFETY: threads need not share a mount namespace, root or working directory for memory
     // safety.
     unsafe { unshare_unsafe(UnshareFlags::NEWNS)? };
     // What is mounted here does not propagate.
     let slave = MountPropagationFlags::DOWNSTREAM | MountPropagationFlags::REC;
     mount_change(c"/", slave)?;
-    fs::create_dir_all(path)?;
     let flags = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
-    Ok(mount("bpf", path, "bpf", flags, Some(c"mode=0700"))?)
+    for path in PIN_FOLDERS {
+        fs::create_dir_all(path)?;
+        mount("bpf", path, "bpf", flags, Some(c"mode=0700"))?;
+    }
+    Ok(())
 }
 
 /// The calling thread's namespace.

@@ -42,7 +42,7 @@ pub mod unprivileged;
 
 pub use device::{Counters, Device, DeviceState};
 pub use error::Error;
-pub use host::Host;
+pub use host::{Host, PIN_FOLDERS};
 pub use linear::Linear;
 pub use link::LinkBuilder;
 pub use offloads::Offloads;

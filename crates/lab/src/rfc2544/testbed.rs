@@ -2,7 +2,7 @@
 //! them.
 
 use super::frame::{Direction, NETWORK_LEN};
-use super::{Error, SinkKind};
+use super::{Error, SinkKind, failed};
 use crate::affinity;
 use crate::net::{Device, Host, Lab, Offloads};
 use std::net::Ipv4Addr;
@@ -108,6 +108,9 @@ impl Testbed {
         static BUILT: AtomicU32 = AtomicU32::new(0);
         let lab = Lab::new();
         let (tester, dut) = (lab.host("tester")?, lab.host("dut")?);
+        // What the tested program pins goes with the test bed.
+        dut.own_pins()
+            .map_err(failed("mounting BPF file systems"))?;
         let (ends, ports) = if layout == Layout::Cable {
             let (first, second) = lab.link(&tester, &tester).connect()?;
             ([first, second], None)

@@ -3,13 +3,15 @@
 use std::env;
 use std::fs;
 use std::io::{BufRead, BufReader, Read};
+use std::path::Path;
 use std::process::Stdio;
 use std::thread;
 use std::time::{Duration, Instant};
 use weir_lab::command::Command;
-use weir_lab::net::{Device, Lab, Process, unprivileged};
+use weir_lab::net::{Device, Lab, PIN_FOLDERS, Process, unprivileged};
 use weir_lab::testenv;
 use weir_lab::wait::Limited;
+use weir_link::bpf::{self, Map, MapSpec, ObjectKind, PinFolder};
 
 const WAIT_MAX: Duration = Duration::from_secs(10);
 
@@ -56,6 +58,28 @@ fn a_host_that_is_dropped_takes_its_end_along() {
     soon("the process ends", || !sleeps(process.id()));
     drop(process);
     soon("the link goes", || eth_a.state().is_err());
+}
+
+#[test]
+fn what_is_pinned_in_a_host_goes_with_it() {
+    if !testenv::root() {
+        return;
+    }
+    let host = Lab::new().host("a").unwrap();
+    host.own_pins().unwrap();
+    let is_there = |id| bpf::open(ObjectKind::Map, id, true).is_ok();
+    let ids = PIN_FOLDERS.map(|path| {
+        let map = Map::create("weir_lab_test", &MapSpec::array(8, 1)).unwrap();
+        let name = format!("leftovers-{}", std::process::id());
+        let folder = PinFolder::open(&host.seen(path.as_ref())).unwrap();
+        folder.pin(&name, &map).unwrap();
+        // In the host's own file system, not in the machine's.
+        assert!(!Path::new(path).join(&name).exists());
+        map.info().unwrap().id
+    });
+    assert!(ids.iter().all(|id| is_there(*id)));
+    drop(host);
+    soon("the maps go", || !ids.iter().any(|id| is_there(*id)));
 }
 
 #[test]

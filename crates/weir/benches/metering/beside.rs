@@ -252,6 +252,7 @@ pub(crate) fn rates(results: &Recorder) {
 fn rates_of(flows: u32, results: &Recorder) {
     let folder = folder("beside");
     let net = Pair::new().expect("a network");
+    net.b.own_pins().expect("file systems");
     // To another station: the host's own stack drops them at once.
     let frames = Udp {
         src_addresses: flows,

@@ -29,8 +29,6 @@ const FIRST: Ipv4Addr = Ipv4Addr::new(11, 0, 0, 0);
 const PERIOD: Duration = Duration::from_secs(30);
 /// Frames a second: until each record has one, and from then until the cut's end.
 const RATES: [f64; 2] = [400_000.0, 50_000.0];
-/// The folder of pins of all counters.
-const PINS: &str = "/run/weir/meter";
 const WAIT_MAX: Duration = Duration::from_secs(120);
 
 /// `weir meter`, a bridge that counts, whose records stay in its spool.
@@ -147,7 +145,7 @@ pub(crate) fn cuts(results: &Recorder) {
     let folder = folder("cut");
     let net = Linear::new(Offloads::OFF).expect("a network");
     let sink = Sink::new(&net.eth_b, Hook::TcIngress).expect("a sink");
-    net.middle.own_pins(PINS.as_ref()).expect("a file system");
+    net.middle.own_pins().expect("file systems");
     let counter = Counter::start(&net, &folder);
     let frames = Udp {
         dst_port: 1,

@@ -465,7 +465,7 @@ fn a_gateway_meters_what_the_tunnel_carries() {
         return;
     };
     let [metered, _] = &net.gateways;
-    metered.own_pins("/run/weir/meter".as_ref()).unwrap();
+    metered.own_pins().unwrap();
     net.write(0, &[1], "");
     let list = format!("subscriber,key\nalice,{}\n", INSIDE[0]);
     let counter = "counter = \"g\"\nperiod = \"1s\"\ncapacity = 256\nsubscribers = \"list.csv\"\n\

@@ -57,10 +57,10 @@ fn packets(folder: &Folder, subscriber: &str) -> [u64; 2] {
     [sum(true), sum(false)]
 }
 
-/// Two hosts; what is metered in b is pinned in a file system of the test's own, which goes with it.
+/// Two hosts; what is metered in b is pinned in file systems of the test's own, which go with it.
 fn net() -> Option<Net> {
     let net = live::net()?;
-    net.b.own_pins(PINS.as_ref()).unwrap();
+    net.b.own_pins().unwrap();
     Some(net)
 }
 

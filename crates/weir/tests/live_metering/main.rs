@@ -49,8 +49,8 @@ fn net() -> Option<Net> {
         return None;
     }
     let net = Net(Linear::new(Offloads::OFF).unwrap());
-    // Pins of a file system of the test's own, which goes with it.
-    net.middle.own_pins("/run/weir/meter".as_ref()).unwrap();
+    // Pins of file systems of the test's own, which go with it.
+    net.middle.own_pins().unwrap();
     Some(net)
 }
 

@@ -149,9 +149,7 @@ impl Network {
             device.wait_running().map_err(failed)?;
         }
         // What the counter pins goes with the demonstration, however that ends.
-        bridge
-            .own_pins("/run/weir/meter".as_ref())
-            .map_err(failed)?;
+        bridge.own_pins().map_err(failed)?;
         let arrived = Arc::new(AtomicU64::new(0));
         for (_, port) in super::SERVICES {
             let socket = server.run(move || UdpSocket::bind((SERVER, port)));
