@@ -43,6 +43,7 @@ pub mod config;
 mod edits;
 pub mod filter;
 mod flow;
+mod fragments;
 pub mod ipsec;
 mod key_only;
 mod layers;

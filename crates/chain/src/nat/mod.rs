@@ -20,9 +20,8 @@
 //! The tables, ports, log and limits serve [`nat64`], too.
 
 mod config;
-mod fragments;
 mod ftp;
-mod icmp;
+pub(crate) mod icmp;
 mod inside;
 pub mod log;
 pub mod nat64;
@@ -39,9 +38,9 @@ pub use table::NatCounts;
 
 use crate::batch::{Batch, Output};
 use crate::flow::{Direction, Endpoints};
+use crate::fragments::{FragmentKey, Fragments};
 use crate::packet::{Bytes, Packet};
 use crate::stage::{RestoreError, Restored, Stage};
-use fragments::{FragmentKey, Fragments};
 use ftp::Segment;
 use std::net::{IpAddr, Ipv4Addr};
 use std::ops::RangeInclusive;

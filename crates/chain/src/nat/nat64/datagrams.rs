@@ -2,7 +2,7 @@
 //! covers the whole datagram: so it is put together first (RFC 6146 §3.4).
 
 use super::header::{Fragment, Header};
-use crate::nat::fragments::{FRAGMENT_MIN, FragmentKey};
+use crate::fragments::{FRAGMENT_MIN, FragmentKey};
 use ahash::RandomState;
 use hashbrown::HashMap;
 use std::collections::{BTreeMap, VecDeque};

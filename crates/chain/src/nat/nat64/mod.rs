@@ -29,11 +29,11 @@ mod transport;
 
 pub use prefix::{PrefixError, TranslationPrefix};
 
-use super::fragments::Fragments;
 use super::table::{NatCounts, Table, Tuple};
 use super::{NatConfig, NatError, Pool};
 use crate::batch::{Batch, Output};
 use crate::flow::Direction;
+use crate::fragments::Fragments;
 use crate::layers::{self, ETHERNET, Layers};
 use crate::packet::Packet;
 use crate::stage::{RestoreError, Restored, Stage};

@@ -5,7 +5,7 @@ use super::datagrams::First;
 use super::header::{self, Header};
 use super::{Nat64, Packets, Refused};
 use crate::flow::Direction;
-use crate::nat::fragments::FragmentKey;
+use crate::fragments::FragmentKey;
 use crate::nat::inside::Inside;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use weir_wire::field::read_u16;

@@ -22,16 +22,16 @@ const WAITING_PER_SOURCE_MAX: usize = 32;
 const LIFE: u64 = 60_000_000_000;
 
 /// Time for which a fragment waits for others of its packet, in ns (RFC 6146 §4: at least 2 s).
-pub(super) const FRAGMENT_MIN: u64 = 2_000_000_000;
+pub(crate) const FRAGMENT_MIN: u64 = 2_000_000_000;
 
 /// The common part of a packet's fragments, on one side.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub(super) struct FragmentKey {
-    pub(super) direction: Direction,
-    pub(super) src: IpAddr,
-    pub(super) dst: IpAddr,
-    pub(super) protocol: u8,
-    pub(super) id: u32,
+pub(crate) struct FragmentKey {
+    pub(crate) direction: Direction,
+    pub(crate) src: IpAddr,
+    pub(crate) dst: IpAddr,
+    pub(crate) protocol: u8,
+    pub(crate) id: u32,
 }
 
 #[derive(Debug)]
@@ -44,17 +44,17 @@ struct Waiting {
 
 /// The fragmented packets on their way.
 #[derive(Debug)]
-pub(super) struct Fragments {
+pub(crate) struct Fragments {
     known: HashMap<FragmentKey, (u64, IpAddr), RandomState>,
     /// In order of time.
     order: VecDeque<(u64, FragmentKey)>,
     waiting: VecDeque<Waiting>,
     /// Fragments whose first one did not come.
-    pub(super) expired: u64,
+    pub(crate) expired: u64,
 }
 
 impl Fragments {
-    pub(super) fn new(seed: u64) -> Fragments {
+    pub(crate) fn new(seed: u64) -> Fragments {
         Fragments {
             known: HashMap::with_hasher(RandomState::with_seeds(seed, 7, !seed, 1)),
             order: VecDeque::new(),
@@ -65,7 +65,7 @@ impl Fragments {
 
     /// Records how the first fragment was translated; returns the fragments
     /// that have waited for it.
-    pub(super) fn first(&mut self, now: u64, key: FragmentKey, to: IpAddr) -> Vec<Vec<u8>> {
+    pub(crate) fn first(&mut self, now: u64, key: FragmentKey, to: IpAddr) -> Vec<Vec<u8>> {
         self.poll(now);
         if self.order.len() >= PACKETS_MAX
             && let Some((until, oldest)) = self.order.pop_front()
@@ -79,7 +79,7 @@ impl Fragments {
     }
 
     /// Takes the fragments that have waited for the first one of their packet.
-    pub(super) fn waited(&mut self, key: FragmentKey) -> Vec<Vec<u8>> {
+    pub(crate) fn waited(&mut self, key: FragmentKey) -> Vec<Vec<u8>> {
         let (ready, waiting) = std::mem::take(&mut self.waiting)
             .into_iter()
             .partition::<Vec<Waiting>, _>(|waiting| waiting.key == key);
@@ -88,27 +88,27 @@ impl Fragments {
     }
 
     /// How a later fragment is translated; `None` before the first one came.
-    pub(super) fn find(&self, now: u64, key: &FragmentKey) -> Option<IpAddr> {
+    pub(crate) fn find(&self, now: u64, key: &FragmentKey) -> Option<IpAddr> {
         let (until, to) = self.known.get(key)?;
         (now < *until).then_some(*to)
     }
 
     /// Whether a further fragment of this packet can wait; `owner` gives what sources share that are
     /// one.
-    pub(super) fn has_room(&self, key: &FragmentKey, owner: impl Fn(IpAddr) -> IpAddr) -> bool {
+    pub(crate) fn has_room(&self, key: &FragmentKey, owner: impl Fn(IpAddr) -> IpAddr) -> bool {
         let keys = || self.waiting.iter().map(|waiting| &waiting.key);
         let beside = || keys().filter(|other| other.direction == key.direction);
         let of_source = beside().filter(|other| owner(other.src) == owner(key.src));
         beside().count() < WAITING_MAX && of_source.count() < WAITING_PER_SOURCE_MAX
     }
 
-    pub(super) fn wait(&mut self, now: u64, key: FragmentKey, frame: Vec<u8>) {
+    pub(crate) fn wait(&mut self, now: u64, key: FragmentKey, frame: Vec<u8>) {
         let until = now.saturating_add(FRAGMENT_MIN);
         self.waiting.push_back(Waiting { until, key, frame });
     }
 
     /// Forgets what is over.
-    pub(super) fn poll(&mut self, now: u64) {
+    pub(crate) fn poll(&mut self, now: u64) {
         while let Some(&(until, key)) = self.order.front()
             && until <= now
         {
@@ -130,7 +130,7 @@ impl Fragments {
         }
     }
 
-    pub(super) fn next_due(&self) -> Option<u64> {
+    pub(crate) fn next_due(&self) -> Option<u64> {
         self.waiting.front().map(|waiting| waiting.until)
     }
 }
