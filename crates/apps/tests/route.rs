@@ -445,6 +445,71 @@ fn a_host_on_the_same_link_is_redirected() {
     assert_eq!(router.counters().neighbours_asked, 1);
 }
 
+/// Direct server return: a neighbour on a link in place of the way to the destination, which may be an
+/// address of the router itself.
+#[test]
+fn a_caller_may_choose_the_neighbour() {
+    let mut router = router(&RouterConfig {
+        redirects: false,
+        ..settings()
+    });
+    let gateway = Target::to(1, Some(PEER_V4[1].into()));
+    let routes = router.routes_mut();
+    routes
+        .insert("0.0.0.0/0".parse().unwrap(), Origin::Configured, gateway)
+        .unwrap();
+    let mut to = |now: u64, next_hops: &[Option<Ipv4Addr>]| {
+        // To an address of the router, and to one by the gateway.
+        let mut frames = [OWN_V4[0], FAR].map(|dst| udp_v4(PEER_V4[0], dst, 64, 10, true));
+        let plain = frames.clone();
+        let mut verdicts = Vec::new();
+        router.process_to(now, 0, &mut frames, next_hops, &mut verdicts);
+        let alike = router.cacheable();
+        let output = own(&mut router);
+        // But for MAC addresses and TTL nothing changes.
+        for (frame, plain) in frames.iter().zip(&plain) {
+            assert_eq!(
+                (&frame[12..22], &frame[26..]),
+                (&plain[12..22], &plain[26..])
+            );
+        }
+        let went = frames
+            .iter()
+            .zip(&verdicts)
+            .map(|(frame, verdict)| match verdict {
+                Verdict::Forward { link, .. } => {
+                    assert_eq!(
+                        (&frame[6..12], frame[22]),
+                        (&OWN[usize::from(*link)].0[..], 63)
+                    );
+                    Some((*link, Address(frame[..6].try_into().unwrap())))
+                }
+                Verdict::Done => None,
+            });
+        (went.collect::<Vec<_>>(), alike, output)
+    };
+    let one = Some((0, PEER[0]));
+    let (went, alike, _) = to(0, &[Some(PEER_V4[0]), Some(PEER_V4[0])]);
+    assert_eq!((went, alike), (vec![one, one], 3));
+    let (went, ..) = to(0, &[Some(PEER_V4[1]), None]);
+    assert_eq!(went, [Some((1, PEER[1])); 2]);
+    // Of an address that is behind the gateway or the router's, the sender hears; so it does of none.
+    for next_hop in [Ipv4Addr::new(203, 0, 113, 77), OWN_V4[1], OWN_V4[0]] {
+        let (went, _, output) = to(1_000_000_000, &[None, Some(next_hop)]);
+        assert_eq!(went[1], None);
+        assert_eq!(icmp_of(&output.last().unwrap().1).0, 3, "{next_hop}");
+    }
+    // One that has to be asked for.
+    let asked = Ipv4Addr::new(198, 51, 100, 77);
+    let (went, _, output) = to(1_000_000_000, &[Some(asked), Some(asked)]);
+    assert_eq!(went, [None, None]);
+    let (link, request) = &output[0];
+    assert_eq!((*link, &request[38..42]), (1, &asked.octets()[..]));
+    assert_eq!(router.counters().dropped(Reason::NoRoute), 3);
+    let hop = router.next_hop(0, 0, PEER_V4[0].into(), PEER_V4[1].into());
+    assert_eq!(hop.map(|hop| (hop.link, hop.dst)), Some((1, PEER[1])));
+}
+
 #[test]
 fn errors_are_never_about_errors_and_bounded() {
     let mut router = router(&RouterConfig {

@@ -6,7 +6,7 @@
 //! are 0, so the order of folding has no effect, and one composed delta gives
 //! the same bytes as one edit after the other.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr};
 use weir_wire::ethernet::Address;
 use weir_wire::field::{read_u16, write};
 
@@ -26,6 +26,8 @@ pub struct Edits {
     pub dscp: Option<u8>,
     /// The decrement of TTL or hop limit.
     pub ttl: u8,
+    /// Inward, the neighbour to which the base sends the packet, whatever its destination.
+    pub next_hop: Option<Ipv4Addr>,
     /// The new source and destination MAC address.
     pub stations: Option<(Address, Address)>,
     /// The link on which the frame leaves.

@@ -17,7 +17,7 @@ use crate::flow::{Direction, Flow};
 use crate::layers::{self, ETHERNET, Fragment, Layers};
 use crate::{STAGES_MAX, edits};
 use std::cell::Cell;
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr};
 use weir_wire::checksum;
 use weir_wire::ethernet::Address;
 use weir_wire::field::{read_u16, write};
@@ -463,6 +463,17 @@ impl<'f> Packet<'f> {
     /// chose; the MAC addresses are the stage's to set. Inward the base decides.
     pub fn set_output(&mut self, link: u16) {
         self.trace.edits.output = Some(link);
+    }
+
+    /// Inward: has the base send the packet to this neighbour on one of its links, whatever the
+    /// destination, which stays: direct server return. Outward the base has routed the packet
+    /// before. Returns `false` and changes nothing if the packet is not IPv4.
+    pub fn set_next_hop(&mut self, address: Ipv4Addr) -> bool {
+        let done = self.layers.is_some_and(|layers| !layers.is_v6);
+        if done {
+            self.trace.edits.next_hop = Some(address);
+        }
+        done
     }
 
     /// Drops the packet; the chain counts the reason, which is a few words in

@@ -6,7 +6,7 @@ mod common;
 
 use common::{checksums_are_right, random_frame};
 use std::collections::HashMap;
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr};
 use weir_chain::{
     Batch, Bytes, Chain, Composed, Direction, Fate, Flow, Outcome, Output, Packet, Routed, Stage,
     filter,
@@ -54,13 +54,14 @@ impl Random {
             }
         };
         let port = *rng.choose(&[bits as u16, 0, 0xffff, 53]);
-        match rng.below(8) {
+        match rng.below(9) {
             0 => _ = packet.set_source(address),
             1 => _ = packet.set_destination(address),
             2 => _ = packet.set_source_port(port),
             3 => _ = packet.set_destination_port(port),
             4 | 5 => _ = packet.set_dscp(bits as u8),
             6 => packet.set_output(bits as u16 % 3),
+            7 => _ = packet.set_next_hop((bits as u32).into()),
             _ if rng.chance(10) => packet.drop("by chance"),
             _ => {}
         }
@@ -129,7 +130,7 @@ const MTU: u32 = 100;
 
 /// What a router does to a packet: checks, MAC addresses, TTL, padding. `None`
 /// if it does not forward it. The result is the number of bytes to send.
-fn route(frame: &mut [u8]) -> Option<usize> {
+fn route(frame: &mut [u8], routed: Routed) -> Option<usize> {
     let stated = match frame.get(12..14)? {
         [8, 0] => {
             let packet = ipv4::Packet::new(&frame[14..]).ok()?;
@@ -145,7 +146,7 @@ fn route(frame: &mut [u8]) -> Option<usize> {
         return None;
     }
     let mut packet = Packet::new(&mut frame[..14 + stated]);
-    let done = packet.less_ttl() && packet.set_stations(ROUTED.src, ROUTED.dst);
+    let done = packet.less_ttl() && packet.set_stations(routed.src, routed.dst);
     done.then_some(14 + stated)
 }
 
@@ -155,6 +156,18 @@ const ROUTED: Routed = Routed {
     dst: Address([2, 0, 0, 0, 1, 2]),
     mtu: MTU,
 };
+
+/// The base's decision inward: a neighbour that the stages have chosen has a station of its own.
+fn routed_to(next_hop: Option<Ipv4Addr>) -> Routed {
+    let Some(next_hop) = next_hop else {
+        return ROUTED;
+    };
+    let [a, b, c, d] = next_hop.octets();
+    Routed {
+        dst: Address([2, 1, a, b, c, d]),
+        ..ROUTED
+    }
+}
 
 /// What stages and base make of a frame, `None` if nothing, and the entry.
 fn through(
@@ -166,7 +179,7 @@ fn through(
     let mut bytes = frame.to_vec();
     let mut len = bytes.len();
     if routed && direction == Direction::Outward {
-        match route(&mut bytes) {
+        match route(&mut bytes, ROUTED) {
             Some(routed) => len = routed,
             None => return (None, None),
         }
@@ -178,8 +191,12 @@ fn through(
         Bytes::Own(bytes) => Some(bytes),
         Bytes::Shared(_) => None,
     };
+    let decision = match direction {
+        Direction::Outward => ROUTED,
+        Direction::Inward => routed_to(trace.edits().next_hop),
+    };
     if routed {
-        trace.record_route(direction, ROUTED);
+        trace.record_route(direction, decision);
     }
     let entry = chain.compose(&trace, direction);
     let fate = trace.fate();
@@ -191,7 +208,7 @@ fn through(
         return (None, entry);
     }
     if routed && direction == Direction::Inward {
-        match route(&mut bytes[..len]) {
+        match route(&mut bytes[..len], decision) {
             Some(routed) => len = routed,
             None => return (None, None),
         }

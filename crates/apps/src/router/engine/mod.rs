@@ -296,9 +296,29 @@ impl Router {
         frames: &mut [F],
         verdicts: &mut Vec<Verdict>,
     ) {
+        self.process_to(now_ns, link, frames, &[], verdicts);
+    }
+
+    /// As [`Router::process`], with the next hops that the caller has chosen for packets of IPv4,
+    /// whatever their destinations: neighbours on the router's links. `next_hops` has a place for
+    /// each frame, or none. A packet whose next hop is behind a gateway, or the router itself, has
+    /// no route. A router with such a caller sends no redirects: they would lead senders past it.
+    ///
+    /// # Panics
+    /// If there is no such link.
+    pub fn process_to<F: AsMut<[u8]>>(
+        &mut self,
+        now_ns: u64,
+        link: LinkId,
+        frames: &mut [F],
+        next_hops: &[Option<Ipv4Addr>],
+        verdicts: &mut Vec<Verdict>,
+    ) {
         verdicts.clear();
+        let mut next_hops = next_hops.chunks(BATCH_MAX);
         for frames in frames.chunks_mut(BATCH_MAX) {
-            self.process_some(now_ns, link, frames, verdicts);
+            let next_hops = next_hops.next().unwrap_or_default();
+            self.process_some(now_ns, link, frames, next_hops, verdicts);
         }
         if self.neighbours.has_solicits() {
             self.send_solicits();
@@ -310,19 +330,21 @@ impl Router {
         now_ns: u64,
         link: LinkId,
         frames: &mut [F],
+        next_hops: &[Option<Ipv4Addr>],
         verdicts: &mut Vec<Verdict>,
     ) {
         self.arrived = link;
+        let next_hop = |place: usize| next_hops.get(place).copied().flatten();
         let mut classes = [PacketClass::Arp; BATCH_MAX];
         let (mut keys_v4, mut keys_v6) = ([0u32; BATCH_MAX], [0u128; BATCH_MAX]);
         let (mut count_v4, mut count_v6) = (0, 0);
         let mut bytes = 0;
-        for (frame, class) in frames.iter_mut().zip(&mut classes) {
+        for (place, (frame, class)) in frames.iter_mut().zip(&mut classes).enumerate() {
             let frame = frame.as_mut();
             bytes += frame.len();
             *class = match self.classify(link, frame) {
                 Ok(Key::V4(key)) => {
-                    keys_v4[count_v4] = key;
+                    keys_v4[count_v4] = next_hop(place).map_or(key, Ipv4Addr::to_bits);
                     count_v4 += 1;
                     PacketClass::V4(count_v4 - 1)
                 }
@@ -350,7 +372,9 @@ impl Router {
             let frame = frame.as_mut();
             self.is_cacheable = false;
             let done = match class {
-                PacketClass::V4(slot) => self.forward_v4(now_ns, link, frame, found_v4[slot]),
+                PacketClass::V4(slot) => {
+                    self.forward_v4(now_ns, link, frame, found_v4[slot], next_hop(place))
+                }
                 PacketClass::V6(slot) => self.forward_v6(now_ns, link, frame, found_v6[slot]),
                 PacketClass::Arp => self.arp(now_ns, link, frame),
                 PacketClass::Other(reason) => Err(reason),
@@ -521,6 +545,23 @@ enum FibResult {
     Local,
     Broadcast,
     Refused(Reason),
+}
+
+impl FibResult {
+    /// The way to a neighbour, by the route to its address; refused if it is none.
+    fn directly_to(self, neighbour: IpAddr) -> FibResult {
+        match self {
+            FibResult::Hop(Hop {
+                link,
+                gateway: None,
+            }) => FibResult::Hop(Hop {
+                link,
+                gateway: Some(neighbour),
+            }),
+            FibResult::Refused(reason) => FibResult::Refused(reason),
+            _ => FibResult::Refused(Reason::NoRoute),
+        }
+    }
 }
 
 /// The key of a frame's look-up.

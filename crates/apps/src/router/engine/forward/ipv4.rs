@@ -31,13 +31,15 @@ fn is_martian_source(src: Ipv4Addr) -> bool {
 }
 
 impl Router {
-    /// Forwards a packet with a valid header by the route with this number.
+    /// Forwards a packet with a valid header by the route with this number: that of its
+    /// destination, or of the next hop that the caller has chosen.
     pub(in crate::router::engine) fn forward_v4(
         &mut self,
         now_ns: u64,
         link: LinkId,
         frame: &mut [u8],
         route: u32,
+        next_hop: Option<Ipv4Addr>,
     ) -> Result<Verdict, Reason> {
         let packet = &frame[ETHERNET..];
         let src = Ipv4Addr::from(array::<4>(packet, 12));
@@ -52,8 +54,13 @@ impl Router {
         if dst.octets()[0] == 0 || dst.is_loopback() {
             return Err(Reason::DestinationMartian);
         }
-        let flow = || mixed(u64::from(src.to_bits()) << 32 | u64::from(dst.to_bits()));
+        let to = next_hop.unwrap_or(dst);
+        let flow = || mixed(u64::from(src.to_bits()) << 32 | u64::from(to.to_bits()));
         let way = self.select_hop(route, flow);
+        let way = match next_hop {
+            Some(next_hop) => way.directly_to(next_hop.into()),
+            None => way,
+        };
         if self.is_ours_v4(src) && !self.is_turned {
             return Err(Reason::SourceMartian);
         }
