@@ -72,6 +72,12 @@ impl Composed {
             || edits.destination_port.is_some()
     }
 
+    /// Whether frames go on as they are, and no stage has remembered the entry.
+    pub fn is_plain(&self) -> bool {
+        let is_remembered = self.cookies.iter().any(|cookie| *cookie != 0);
+        !self.is_drop && !is_remembered && self.edits == Edits::default()
+    }
+
     /// Does to a frame what the program in the kernel does.
     pub fn apply(&self, frame: &mut [u8]) -> Outcome {
         let Some(layers) = Layers::of(frame) else {

@@ -238,6 +238,7 @@ impl LiveChain {
         decisions: &mut Vec<Decision>,
     ) {
         let mut passing = Vec::new();
+        let mut next_hops = Vec::new();
         let mut places = Vec::new();
         let mut packets = batch.into_packets();
         let mut came = came.into_iter();
@@ -250,6 +251,7 @@ impl LiveChain {
             }
             let decision = match trace.fate() {
                 Fate::Pass => {
+                    next_hops.push(trace.edits().next_hop);
                     places.push((decisions.len(), trace));
                     passing.push(bytes);
                     Decision::Gone
@@ -261,7 +263,7 @@ impl LiveChain {
         }
         let mut verdicts = std::mem::take(&mut self.verdicts);
         let outside = self.outside();
-        router.process(now, outside, &mut passing, &mut verdicts);
+        router.process_to(now, outside, &mut passing, &next_hops, &mut verdicts);
         let alike = router.cacheable();
         let (station, _) = router.link(outside);
         let frames = passing.into_iter().zip(&verdicts).zip(places).enumerate();
@@ -269,18 +271,20 @@ impl LiveChain {
             let Verdict::Forward { link, len } = *verdict else {
                 continue;
             };
-            decisions[place] = if self.is_outside(link) {
+            let stations = bytes.as_mut().first_chunk().copied();
+            let is_plain;
+            (decisions[place], is_plain) = if self.is_outside(link) {
                 // Back out by the link on which it came.
                 self.one_outward(router, now, bytes.truncated(len))
             } else {
-                let stations = bytes.as_mut().first_chunk().copied();
-                if alike >> number & 1 == 1
-                    && let Some(routed) = routed(router, link, stations)
-                {
-                    self.cache(outside, station, trace, Direction::Inward, routed);
-                }
-                sent(bytes, link, len)
+                (sent(bytes, link, len), true)
             };
+            if is_plain
+                && alike >> number & 1 == 1
+                && let Some(routed) = routed(router, link, stations)
+            {
+                self.cache(outside, station, trace, Direction::Inward, routed);
+            }
         }
         self.verdicts = verdicts;
     }
@@ -332,14 +336,17 @@ impl LiveChain {
         }
     }
 
-    /// One packet that leaves, through all stages.
-    fn one_outward(&mut self, router: &mut Router, now: u64, bytes: Bytes<'_>) -> Decision {
+    /// One packet that leaves, through all stages; and whether they leave each one of its flow as it
+    /// is, so that the entry of its way in holds.
+    fn one_outward(&mut self, router: &mut Router, now: u64, bytes: Bytes<'_>) -> (Decision, bool) {
         let mut batch = Batch::new(vec![Packet::of_bytes(bytes)]);
         self.stages.chain.run(now, Direction::Outward, &mut batch);
         let (bytes, trace) = batch.into_packets().remove(0).finish();
+        let composed = self.stages.chain.compose(&trace, Direction::Outward);
+        let is_plain = composed.is_some_and(|composed| composed.is_plain());
         let len = bytes.len();
         let decision = passed(&trace, bytes, self.outside(), len);
-        self.with_way(router, now, decision)
+        (self.with_way(router, now, decision), is_plain)
     }
 
     /// The decision on a packet that went out through all stages, with the way of one that a stage has
@@ -387,8 +394,9 @@ impl LiveChain {
         }
         let mut verdicts = std::mem::take(&mut self.verdicts);
         let mut frames = [bytes];
+        let next_hops = [trace.edits().next_hop];
         router.set_turned(true);
-        router.process(now, link, &mut frames, &mut verdicts);
+        router.process_to(now, link, &mut frames, &next_hops, &mut verdicts);
         router.set_turned(false);
         let [bytes] = frames;
         decisions.push(match verdicts.first() {
@@ -411,7 +419,7 @@ impl LiveChain {
         if !self.is_outside(link) {
             return Some(frame);
         }
-        match self.one_outward(router, now, Bytes::Own(frame)) {
+        match self.one_outward(router, now, Bytes::Own(frame)).0 {
             Decision::Replaced { bytes, .. } => Some(bytes),
             _ => None,
         }

@@ -191,6 +191,7 @@ impl Entries {
                 composed.edits.destination.unwrap_or(composed.flow.dst),
             ),
         };
+        let dst = composed.edits.next_hop.map_or(dst, IpAddr::V4);
         let hop = router.next_hop(now, key.link() as LinkId, src, dst);
         hop.is_some_and(|hop| is_way(rewrite, &hop))
     }
