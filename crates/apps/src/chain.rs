@@ -20,12 +20,14 @@ use crate::router::engine::config::{
 use crate::shape::config::{LinkConfig as SchedulerConfig, schedulers_of};
 use crate::shape::{Shaped, Shaper};
 use serde::Deserialize;
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use toml::Spanned;
 use toml::de::{DeTable, DeValue, Deserializer};
 use weir_chain::config::{ConfigError, Context, SaSource, StageConfig};
+use weir_chain::nat;
 use weir_chain::{Chain, STAGES_MAX};
 use weir_filter::lang::expr::Names;
+use weir_stack::Prefix;
 
 /// A router and its chain, as configured.
 #[derive(Clone, Debug)]
@@ -112,6 +114,7 @@ impl BoxConfig {
         let stages = read_stages(stages.take(), names)?;
         check_ipsec(&stages)?;
         check_translators(&stages, &[])?;
+        check_direct(&stages)?;
         let links: Vec<&str> = router.links.iter().map(|link| &*link.name).collect();
         let schedulers = schedulers_of(schedulers.take(), &links, names)?;
         // Without a stage that says so, false.
@@ -126,8 +129,9 @@ impl BoxConfig {
             return Err(wrong(Some(at), message.into()));
         }
         let mut router = router;
-        // A host that answers through weir must not be sent around it.
-        router.redirects &= router.links.len() > 1;
+        // A host that answers through weir, or sends by it, must not be sent around it.
+        let is_direct = stages.iter().any(|stage| stage.direct_return().is_some());
+        router.redirects &= router.links.len() > 1 && !is_direct;
         for stage in &stages {
             lead_to(stage, &mut router, number);
         }
@@ -203,6 +207,35 @@ impl BoxConfig {
         };
         let plain = texts.iter().filter_map(|text| text.split('/').next());
         plain.filter_map(|text| text.parse().ok()).collect()
+    }
+
+    /// The IPv4 addresses of all links, each with its network: those configured, or else those that
+    /// `own` knows of an interface by its name. Of an interface of which it knows none, `0.0.0.0/0`.
+    pub fn networks(&self, own: impl Fn(&str) -> Option<Vec<String>>) -> Vec<nat::Prefix> {
+        let unknown = nat::Prefix {
+            address: Ipv4Addr::UNSPECIFIED,
+            len: 0,
+        };
+        let mut networks = Vec::new();
+        for link in &self.router.links {
+            let texts = match &link.addresses[..] {
+                [] => own(&link.name),
+                stated => Some(stated.to_vec()),
+            };
+            let Some(texts) = texts else {
+                networks.push(unknown);
+                continue;
+            };
+            let prefixes = texts.iter().filter_map(|text| text.parse::<Prefix>().ok());
+            networks.extend(prefixes.filter_map(|prefix| match prefix.address() {
+                IpAddr::V4(address) => Some(nat::Prefix {
+                    address,
+                    len: prefix.len(),
+                }),
+                IpAddr::V6(_) => None,
+            }));
+        }
+        networks
     }
 
     /// Addresses that may stand for those of the outside's interface while there is none: those of
@@ -296,6 +329,26 @@ fn check_ipsec(stages: &[StageConfig]) -> Result<(), ConfigError> {
         Some(stage) => Err(wrong(
             Some(stage.at()),
             "kind = \"ipsec\": it must be the last stage, and there may be one".into(),
+        )),
+        None => Ok(()),
+    }
+}
+
+/// Whether the answers that do not come back to a balancer are no other stage's to translate or to
+/// protect.
+fn check_direct(stages: &[StageConfig]) -> Result<(), ConfigError> {
+    let Some(at) = stages.iter().find_map(StageConfig::direct_return) else {
+        return Ok(());
+    };
+    let needs_answers = |stage: &&StageConfig| stage.has_pool() || stage.sa_source().is_some();
+    match stages.iter().find(needs_answers) {
+        Some(stage) => Err(wrong(
+            Some(at),
+            format!(
+                "direct_return = true: answers do not come back to the stage `{}` of this chain: leave \
+                 out one of the two",
+                stage.kind()
+            ),
         )),
         None => Ok(()),
     }

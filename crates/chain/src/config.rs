@@ -23,10 +23,10 @@
 
 mod nat;
 
-use crate::balance::{Balance, BalanceConfig, HttpCheck, Server, WEIGHT_MAX};
+use crate::balance::{Balance, BalanceConfig, BalanceError, HttpCheck, Server, WEIGHT_MAX};
 use crate::ipsec::{self, Ipsec};
 use crate::nat::nat64::{Nat64, Nat64Config, TranslationPrefix};
-use crate::nat::{Nat, NatConfig, NatError};
+use crate::nat::{Nat, NatConfig, NatError, Prefix};
 use crate::reload::Reload;
 use crate::stages::{BURST_BYTES_MAX, Discard, Mark, Police, RATE_BITS_MAX};
 use crate::{Stage, filter};
@@ -139,6 +139,48 @@ struct Balanced {
     address: [Ipv4Addr; 1],
     /// Where the stage takes other servers from.
     reload: Reload<Vec<Server>>,
+    /// Where `direct_return = true` is in the text.
+    direct_at: Option<usize>,
+    /// Where each server's `to` is in the text.
+    server_at: Vec<usize>,
+}
+
+impl Balanced {
+    fn read(table: &BalanceTable) -> Result<Balanced, ConfigError> {
+        let config = balance(table)?;
+        let direct = table.direct_return.as_ref().filter(|it| *it.get_ref());
+        let servers = table.server.iter();
+        Ok(Balanced {
+            address: [config.service.0],
+            config,
+            reload: Reload::default(),
+            direct_at: direct.map(|it| it.span().start),
+            server_at: servers
+                .map(|server| server.get_ref().to.span().start)
+                .collect(),
+        })
+    }
+
+    fn build(&self, at: usize, context: &Context<'_>) -> Result<Balance, ConfigError> {
+        let networks = || context.networks.to_vec();
+        let config = BalanceConfig {
+            direct_return: self.direct_at.map(|_| networks()),
+            ..self.config.clone()
+        };
+        let wrong = |error: BalanceError| {
+            let place = match &error {
+                BalanceError::Server { address, port, .. } => {
+                    let mut servers = self.config.servers.iter();
+                    servers.rposition(|server| server.end == (*address, *port))
+                }
+                _ => None,
+            };
+            let place = place.and_then(|place| self.server_at.get(place));
+            ConfigError::new(place.copied().unwrap_or(at), error.to_string())
+        };
+        let balance = Balance::new(config, context.seed).map_err(wrong)?;
+        Ok(balance.reloaded_by(self.reload.clone()))
+    }
 }
 
 /// The surroundings of a stage, beside its configuration.
@@ -150,6 +192,9 @@ pub struct Context<'a> {
     pub epoch: u64,
     /// The addresses of the outside link: the default pool.
     pub outside: &'a [Ipv4Addr],
+    /// The box's own addresses on all links, each with its network. `0.0.0.0/0` stands for those of
+    /// a link whose addresses are not known.
+    pub networks: &'a [Prefix],
     /// What the source of a stage `ipsec` has, and the source of its changes.
     pub ipsec: Option<(&'a weir_esp::Config, ipsec::Reload)>,
     /// Whether one link is inside and outside.
@@ -231,6 +276,7 @@ struct BalanceTable {
     fall: Option<u32>,
     rise: Option<u32>,
     http: Option<Spanned<HttpTable>>,
+    direct_return: Option<Spanned<bool>>,
 }
 
 #[derive(Deserialize)]
@@ -299,13 +345,7 @@ impl StageConfig {
             "balance" => {
                 let table = BalanceTable::deserialize(read)?;
                 let filter = table.filter.clone();
-                let config = balance(&table)?;
-                let balanced = Balanced {
-                    address: [config.service.0],
-                    config,
-                    reload: Reload::default(),
-                };
-                (Kind::Balance(Box::new(balanced)), filter)
+                (Kind::Balance(Box::new(Balanced::read(&table)?)), filter)
             }
             // No filter: what it would not select would be unprotected.
             "ipsec" => (
@@ -385,7 +425,17 @@ impl StageConfig {
 
     /// Whether the stage translates addresses.
     pub fn translates(&self) -> bool {
-        matches!(self.kind, Kind::Nat(_) | Kind::Nat64(_) | Kind::Balance(..))
+        let is_direct = self.direct_return().is_some();
+        matches!(self.kind, Kind::Nat(_) | Kind::Nat64(_) | Kind::Balance(_)) && !is_direct
+    }
+
+    /// Where the text says that answers of the stage's servers do not come back through the chain;
+    /// `None` if they do.
+    pub fn direct_return(&self) -> Option<usize> {
+        match &self.kind {
+            Kind::Balance(balanced) => balanced.direct_at,
+            _ => None,
+        }
     }
 
     /// Whether the stage makes sense with one link, for inside and outside; `None` if it
@@ -436,14 +486,7 @@ impl StageConfig {
                 };
                 Box::new(Nat64::new(config, context.seed).map_err(refused)?)
             }
-            Kind::Balance(balanced) => {
-                let balance = Balance::new(balanced.config.clone(), context.seed);
-                let wrong = |error: crate::balance::BalanceError| {
-                    ConfigError::new(self.at, error.to_string())
-                };
-                let balance = balance.map_err(wrong)?;
-                Box::new(balance.reloaded_by(balanced.reload.clone()))
-            }
+            Kind::Balance(balanced) => Box::new(balanced.build(self.at, context)?),
             Kind::Ipsec(_) => {
                 let Some((config, reload)) = &context.ipsec else {
                     let message = "the SAs were not read";

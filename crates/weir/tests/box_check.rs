@@ -4,6 +4,7 @@ mod common;
 
 use common::{Folder, stdout, weir};
 use std::process::Output;
+use weir_wire::{Protocol, ipv4};
 
 fn run(arguments: &[&str]) -> Output {
     weir([]).args(arguments).output().unwrap()
@@ -120,6 +121,118 @@ fn the_box_that_is_explained_may_be_another_machine() {
     );
 }
 
+/// Of a balancer whose servers answer directly: the line, and the remedy.
+#[test]
+fn servers_that_cannot_answer_directly_are_named() {
+    let links = "outside = 'missing1'\n[[link]]\nname = 'missing0'\naddresses = ['10.0.0.1/24']\n\
+                 [[link]]\nname = 'missing1'\naddresses = ['192.0.2.1/24', '198.51.100.1/24']\n";
+    let first = links.lines().count() + 1;
+    let stage = "[[stage]]\nkind = 'balance'\nservice = '192.0.2.1:80'\ndirect_return = true\n";
+    let server = |end: &str| format!("[[stage.server]]\nto = '{end}'\n");
+    let good = server("10.0.0.2:80");
+    for (text, line, remedy) in [
+        (
+            server("10.0.0.3:8080"),
+            7,
+            "changes no ports: write the service's",
+        ),
+        (server("10.0.1.3:80"), 7, "the network of a link"),
+        // There the host has the service's address alone.
+        (
+            server("192.0.2.3:80"),
+            7,
+            "another address than the service's",
+        ),
+        (server("10.0.0.1:80"), 7, "of this host itself"),
+        (server("10.0.0.2:80"), 7, "it is there twice"),
+        (
+            "[[stage]]\nkind = 'nat'\n".into(),
+            3,
+            "the stage `nat` of this chain",
+        ),
+        (
+            "[[stage]]\nkind = 'ipsec'\nsa = 's'\n".into(),
+            3,
+            "leave out one of the two",
+        ),
+    ] {
+        let run = check("box-check-direct", &format!("{links}{stage}{good}{text}"));
+        assert_eq!(run.status.code(), Some(2), "{text}: {run:?}");
+        let said = stderr(&run);
+        let place = format!("box.toml:{}:", first + line);
+        assert!(
+            said.contains(&place) && said.contains(remedy),
+            "{text}: {said}"
+        );
+    }
+    let other = server("198.51.100.3:80");
+    let said = stderr(&check(
+        "box-check-direct",
+        &format!("{links}{stage}{good}{other}"),
+    ));
+    assert_eq!(
+        said.lines().count(),
+        2,
+        "the interfaces alone are missing: {said}"
+    );
+    let text = format!("{links}{stage}{good}").replace("= true", "= 'yes'");
+    let said = stderr(&check("box-check-direct", &text));
+    assert!(said.contains(&format!("box.toml:{}:", first + 3)), "{said}");
+}
+
+/// A capture of a client's segments to a service.
+fn segments(count: usize) -> Vec<u8> {
+    let mut frame = vec![0; 54];
+    frame[12] = 8;
+    let header = ipv4::Repr {
+        src: [198, 51, 100, 7].into(),
+        dst: [192, 0, 2, 1].into(),
+        protocol: Protocol::TCP,
+        ttl: 64,
+        traffic_class: 0,
+        identification: 0,
+        dont_fragment: true,
+        payload_len: 20,
+    };
+    header.emit(&mut frame[14..]);
+    frame[34..38].copy_from_slice(&[0x12, 0x34, 0, 80]);
+    frame[46..48].copy_from_slice(&[0x50, 0x10]);
+    let header = [0xa1b2_c3d4_u32, 0x0004_0002, 0, 0, 65_535, 1];
+    let len = frame.len() as u32;
+    let record = [0, 0, len, len].into_iter().flat_map(u32::to_le_bytes);
+    let record: Vec<u8> = record.chain(frame).collect();
+    let header = header.into_iter().flat_map(u32::to_le_bytes);
+    header.chain(record.repeat(count)).collect()
+}
+
+#[test]
+fn a_chosen_next_hop_is_explained() {
+    let folder = Folder::new("box-explain-direct");
+    let arguments = [
+        "balance",
+        "missing0",
+        "--service",
+        "192.0.2.1:80",
+        "--to",
+        "192.0.2.7",
+    ];
+    let printed = run(&[&arguments[..], &["--direct-return", "--print"]].concat());
+    assert!(
+        stdout(&printed).contains("\ndirect_return = true\n"),
+        "{printed:?}"
+    );
+    let file = folder.write("box.toml", stdout(&printed).as_bytes());
+    let capture = folder.write("segments.pcap", &segments(4));
+    let explained = stdout(&run(&["run", &file, "--explain", "-r", &capture]));
+    let lines: Vec<&str> = explained.lines().map(str::trim).collect();
+    assert!(
+        lines[0].ends_with("192.0.2.1:80 inward, 4 frames"),
+        "{explained}"
+    );
+    assert_eq!(lines[1], "stage 1 balance: next hop 192.0.2.7");
+    assert_eq!(lines[2], "entry, from frame 3 on: next hop 192.0.2.7");
+}
+
 /// Of a stage `nat64`: the line, and the remedy.
 #[test]
 fn a_translator_between_ipv6_and_ipv4_says_what_is_wrong_and_where() {
@@ -216,6 +329,15 @@ fn short_forms_print_what_run_accepts_and_nothing_else() {
             "192.0.2.1:80",
             "--to",
             "10.0.0.2",
+        ],
+        &[
+            "balance",
+            "missing1",
+            "--service",
+            "192.0.2.1:80",
+            "--to",
+            "192.0.2.2",
+            "--direct-return",
         ],
         &["ipsec", "missing1", "missing0", "--sa", "sa.toml"],
         &["nat64", "missing0", "missing1"],

@@ -21,6 +21,7 @@ pub(crate) fn run(text: &str) {
                 seed: 1,
                 epoch: 0,
                 outside: &OUTSIDE,
+                networks: &config.networks(|_| None),
                 ipsec: None,
                 is_one_armed: false,
             };

@@ -1,6 +1,7 @@
 //! Configuration of a balancer: service, servers, lives of sessions, checks.
 
 use super::probe::HttpCheck;
+use crate::nat::Prefix;
 use std::net::Ipv4Addr;
 use weir_wire::Protocol;
 
@@ -60,6 +61,9 @@ pub struct BalanceConfig {
     pub rise: u32,
     /// The request of probes; `None` if a connection is enough.
     pub http: Option<HttpCheck>,
+    /// Direct server return, with the box's own addresses, each with its network: every server
+    /// is in one of these, and is probed from there. `None` if answers come back through the stage.
+    pub direct_return: Option<Vec<Prefix>>,
 }
 
 impl BalanceConfig {
@@ -77,6 +81,36 @@ impl BalanceConfig {
             fall: 3,
             rise: 3,
             http: None,
+            direct_return: None,
+        }
+    }
+
+    /// The address that probes of a server come from: the service's, or with direct return, where
+    /// the server has that itself, the box's own in the narrowest network of both. `None` if the
+    /// box has no such address.
+    pub(super) fn source(&self, server: Ipv4Addr) -> Option<Ipv4Addr> {
+        let Some(networks) = &self.direct_return else {
+            return Some(self.service.0);
+        };
+        let near = networks.iter().filter(|own| own.contains(server));
+        let near = near.filter(|own| own.address != self.service.0);
+        near.max_by_key(|own| own.len).map(|own| own.address)
+    }
+
+    /// The fault of a server that cannot answer clients directly.
+    fn indirect(&self, (address, port): (Ipv4Addr, u16)) -> Option<&'static str> {
+        let networks = self.direct_return.as_ref()?;
+        if port != self.service.1 {
+            Some("direct_return changes no ports: write the service's")
+        } else if networks.iter().any(|own| own.address == address) {
+            Some("an address of this host itself: write another host's")
+        } else if self.source(address).is_none() {
+            Some(
+                "direct_return needs it in the network of a link on which this host has another \
+                 address than the service's",
+            )
+        } else {
+            None
         }
     }
 }
@@ -186,6 +220,8 @@ pub(super) fn check(config: &BalanceConfig) -> Result<(), BalanceError> {
             .any(|other| other.end == server.end)
         {
             "it is there twice"
+        } else if let Some(why) = config.indirect(server.end) {
+            why
         } else {
             continue;
         };

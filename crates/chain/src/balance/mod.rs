@@ -8,9 +8,11 @@
 //! (`balance/probe.rs`). A server that does not answer as expected is *down*:
 //! its sessions end, and clients that connect again reach another one.
 //!
-//! Replies come back through the box: it is the servers' way to the clients.
+//! Replies come back through the box: it is the servers' way to the clients. With *direct return*
+//! (`balance/direct.rs`) they do not: packets go to the servers unchanged.
 
 mod config;
+mod direct;
 mod maglev;
 mod probe;
 
@@ -18,7 +20,8 @@ pub use config::{BalanceConfig, BalanceError, SERVERS_MAX, SESSIONS_MAX, Server,
 pub use probe::{HTTP_RANGES_MAX, HTTP_TEXT_MAX, HttpCheck};
 
 use crate::batch::{Batch, Output};
-use crate::flow::{Direction, Endpoints, Flow};
+use crate::flow::{Direction, Endpoints};
+use crate::fragments::Fragments;
 use crate::packet::Packet;
 use crate::reload::{RELOAD_INTERVAL, Reload};
 use crate::slots::{Handle, Slots};
@@ -46,6 +49,8 @@ const EXPIRE_MAX: usize = 4096;
 #[derive(Debug)]
 struct Member {
     server: Server,
+    /// The address that its probes come from.
+    source: Ipv4Addr,
     is_up: bool,
     /// Probes in a row that disagree with `is_up`.
     doubts: u32,
@@ -56,9 +61,10 @@ struct Member {
 
 impl Member {
     /// A server that nothing is known of: it is up.
-    fn new(server: Server) -> Member {
+    fn new(server: Server, config: &BalanceConfig) -> Member {
         Member {
             server,
+            source: config.source(server.end.0).unwrap_or(config.service.0),
             is_up: true,
             doubts: 0,
             probe: Probe::default(),
@@ -75,7 +81,8 @@ struct Session {
     used: u64,
     due: u64,
     packets: u8,
-    /// The server has sent a packet.
+    /// The server has sent a packet. With direct return, the client has sent another one since
+    /// its first, without SYN.
     is_answered: bool,
     /// FIN of the client, of the server; RST.
     ends: u8,
@@ -93,6 +100,8 @@ pub struct Balance {
     by_client: HashMap<(Ipv4Addr, u16), u32, RandomState>,
     due: BinaryHeap<Reverse<(u64, Handle)>>,
     withdrawn: VecDeque<u64>,
+    /// Fragmented packets on their way to a server that answers directly.
+    fragments: Fragments,
     probes_begun: u64,
     /// Of the initial sequence numbers of probes.
     sequence_key: u64,
@@ -122,7 +131,8 @@ impl Balance {
     /// If the configuration is refused.
     pub fn new(config: BalanceConfig, seed: u64) -> Result<Balance, BalanceError> {
         check(&config)?;
-        let members = config.servers.iter().copied().map(Member::new);
+        let members = config.servers.iter();
+        let members = members.map(|server| Member::new(*server, &config));
         let mut balance = Balance {
             members: members.collect(),
             table: Table::default(),
@@ -130,6 +140,7 @@ impl Balance {
             by_client: HashMap::with_hasher(RandomState::with_seeds(seed, 8, !seed, 2)),
             due: BinaryHeap::new(),
             withdrawn: VecDeque::new(),
+            fragments: Fragments::new(seed),
             probes_begun: 0,
             sequence_key: seed,
             request: Request::new(config.http.as_ref(), config.probe_timeout),
@@ -203,7 +214,7 @@ impl Balance {
                         server: *server,
                         ..member
                     },
-                    None => Member::new(*server),
+                    None => Member::new(*server, &config),
                 }
             })
             .collect();
@@ -237,9 +248,9 @@ impl Balance {
         output: &mut Output,
     ) -> Result<(), &'static str> {
         let Some((client, service)) = endpoints(packet, self.config.protocol) else {
-            return Ok(());
+            return self.share_other(now, packet);
         };
-        if self.probes() && service == (self.config.service.0, PROBE_PORT) {
+        if self.is_probed_from(service) {
             // From a server on the clients' link.
             self.probe_answered(now, client, packet, output);
             return Ok(());
@@ -247,21 +258,29 @@ impl Balance {
         if service != self.config.service {
             return Ok(());
         }
+        let at = self.session(now, client, packet)?;
+        self.hit(now, at, Direction::Inward, packet)
+    }
+
+    /// The session of a client's packet; a new one if it has none, or one that is over.
+    fn session(
+        &mut self,
+        now: u64,
+        client: (Ipv4Addr, u16),
+        packet: &Packet<'_>,
+    ) -> Result<u32, &'static str> {
         if !packet.is_whole() || !packet.header_is_right() {
             return Err("malformed");
         }
-        let control = packet.tcp_control();
         let known = self.by_client.get(&client).copied();
-        let at = match known.filter(|at| !self.is_over(now, *at, control)) {
-            Some(at) => at,
-            None => {
-                if let Some(at) = known {
-                    self.end(at);
-                }
-                self.begin(now, client)?
-            }
-        };
-        self.hit(now, at, Direction::Inward, packet)
+        let control = packet.tcp_control();
+        if let Some(at) = known.filter(|at| !self.is_over(now, *at, control)) {
+            return Ok(at);
+        }
+        if let Some(at) = known {
+            self.end(at);
+        }
+        self.begin(now, client)
     }
 
     fn answer(
@@ -273,8 +292,11 @@ impl Balance {
         let Some((server, client)) = endpoints(packet, self.config.protocol) else {
             return Ok(());
         };
-        if self.probes() && client == (self.config.service.0, PROBE_PORT) {
+        if self.is_probed_from(client) {
             self.probe_answered(now, server, packet, output);
+            return Ok(());
+        }
+        if self.config.direct_return.is_some() {
             return Ok(());
         }
         let Some(&at) = self.by_client.get(&client) else {
@@ -294,6 +316,12 @@ impl Balance {
     /// Whether servers are probed: then the probes' port is the stage's own.
     fn probes(&self) -> bool {
         self.config.probe > 0 && self.config.protocol == Protocol::TCP
+    }
+
+    /// Whether probes come from this address and port.
+    fn is_probed_from(&self, end: (Ipv4Addr, u16)) -> bool {
+        let mut members = self.members.iter();
+        self.probes() && end.1 == PROBE_PORT && members.any(|member| member.source == end.0)
     }
 
     fn is_over(&self, now: u64, at: u32, control: u8) -> bool {
@@ -342,11 +370,15 @@ impl Balance {
         let Some(session) = self.sessions.get_mut(at) else {
             return Err("no-session");
         };
+        let is_direct = config.direct_return.is_some();
         let control = packet.tcp_control();
         let way = 1 << u8::from(direction == Direction::Outward);
         session.ends |= if control & FIN != 0 { way } else { 0 };
         session.ends |= if control & RST != 0 { 4 } else { 0 };
-        session.is_answered |= direction == Direction::Outward;
+        session.is_answered |= match direction {
+            Direction::Outward => true,
+            Direction::Inward => is_direct && session.packets > 0 && control & SYN == 0,
+        };
         session.used = session.used.max(now);
         session.packets = session.packets.saturating_add(1);
         let due = session.used.saturating_add(life(config, session));
@@ -366,6 +398,7 @@ impl Balance {
         }
         let server = self.members[usize::from(session.member)].server.end;
         match direction {
+            Direction::Inward if is_direct => _ = packet.set_next_hop(server.0),
             Direction::Inward => {
                 packet.set_destination(server.0.into());
                 packet.set_destination_port(server.1);
@@ -461,12 +494,12 @@ impl Balance {
     /// Sends what a probe has to send, and notes its result.
     fn take_step(&mut self, at: usize, step: Step, output: &mut Output) {
         if let Some(out) = step.out {
-            let to = self.members[at].server.end;
+            let (to, from) = (self.members[at].server.end, self.members[at].source);
             let payload = match &self.config.http {
                 Some(http) if out.has_request => http.request(),
                 _ => Vec::new(),
             };
-            let frame = segment(self.config.service.0, to, &out, &payload);
+            let frame = segment(from, to, &out, &payload);
             output.send(Direction::Inward, frame);
         }
         if let Some(is_good) = step.result {
@@ -552,17 +585,11 @@ fn endpoints(
     packet: &Packet<'_>,
     protocol: Protocol,
 ) -> Option<((Ipv4Addr, u16), (Ipv4Addr, u16))> {
-    let Flow {
-        protocol: found,
-        src: IpAddr::V4(src),
-        src_port,
-        dst: IpAddr::V4(dst),
-        dst_port,
-    } = packet.flow()?
-    else {
+    let flow = packet.flow().filter(|flow| flow.protocol == protocol)?;
+    let (IpAddr::V4(src), IpAddr::V4(dst)) = (flow.src, flow.dst) else {
         return None;
     };
-    (found == protocol).then_some(((src, src_port), (dst, dst_port)))
+    Some(((src, flow.src_port), (dst, flow.dst_port)))
 }
 
 /// The segment in the bytes of a TCP header, 20 at least, and its payload; `None` if the header
@@ -640,11 +667,10 @@ impl Stage for Balance {
 
     /// The answers to probes.
     fn turns(&self, endpoints: &Endpoints) -> bool {
-        let is_probe = |(_, port)| port == PROBE_PORT;
-        self.probes()
-            && endpoints.dst == self.config.service.0
-            && endpoints.protocol == self.config.protocol
-            && endpoints.ports.is_some_and(is_probe)
+        let (IpAddr::V4(dst), Some((_, port))) = (endpoints.dst, endpoints.ports) else {
+            return false;
+        };
+        endpoints.protocol == self.config.protocol && self.is_probed_from((dst, port))
     }
 
     fn poll(&mut self, now: u64, output: &mut Output) {

@@ -10,6 +10,9 @@ use weir_wire::checksum;
 use weir_wire::field::{array, read_u16, write};
 use weir_wire::{Protocol, ipv4};
 
+/// An address and a port.
+type End = (Ipv4Addr, u16);
+
 /// Echo request and reply, timestamp request and reply (RFC 792).
 pub(super) const ECHO_REPLY: u8 = 0;
 pub(super) const ECHO: u8 = 8;
@@ -41,6 +44,19 @@ pub(super) fn set_identifier(packet: &mut Packet<'_>, id: u16) {
         write(bytes, at + 4, &id.to_be_bytes());
         write(bytes, at + 2, &sum.to_be_bytes());
     });
+}
+
+/// Protocol, source and destination of the packet that an ICMP error quotes; `None` if it is no
+/// error, or about a packet without ports.
+pub(crate) fn quoted(packet: &Packet<'_>) -> Option<(Protocol, End, End)> {
+    header(packet).filter(|(kind, _)| is_error(*kind))?;
+    let tuple = Quoted::of(packet)?.tuple;
+    let protocol = match tuple.transport {
+        Transport::Tcp => Protocol::TCP,
+        Transport::Udp => Protocol::UDP,
+        Transport::Icmp => return None,
+    };
+    Some((protocol, tuple.src, tuple.dst))
 }
 
 /// A packet as an ICMP error quotes it.

@@ -4,7 +4,7 @@
 use std::collections::{HashMap, HashSet};
 use std::net::Ipv4Addr;
 use weir_chain::balance::{Balance, BalanceConfig, HttpCheck, Server};
-use weir_chain::nat::{Filtering, Forward, Nat, NatConfig, Transport};
+use weir_chain::nat::{Filtering, Forward, Nat, NatConfig, Prefix, Transport};
 use weir_chain::stages::{Discard, Mark, Police};
 use weir_chain::{
     Batch, Chain, Composed, Direction, Endpoints, Fate, Flow, Outcome, Packet, Reload, Sent,
@@ -29,6 +29,8 @@ const OUTPUT_MAX: usize = 300;
 
 const POOL: [Ipv4Addr; 2] = [Ipv4Addr::new(203, 0, 113, 1), Ipv4Addr::new(203, 0, 113, 2)];
 const SERVICE: (Ipv4Addr, u16) = (Ipv4Addr::new(192, 0, 2, 1), 80);
+/// The box's own address on the servers' link.
+const OWN: Ipv4Addr = Ipv4Addr::new(10, 1, 0, 200);
 
 struct Tape<'a>(&'a [u8]);
 
@@ -50,10 +52,16 @@ impl Tape<'_> {
     }
 }
 
-fn servers(bits: u8) -> Vec<Server> {
+/// Whether servers answer clients directly, by the chain's options.
+fn is_direct(options: u8) -> bool {
+    options & 0x40 != 0
+}
+
+fn servers(options: u8, bits: u8) -> Vec<Server> {
+    let port = if is_direct(options) { SERVICE.1 } else { 8080 };
     let all = (0..4).filter(|at| bits >> at & 1 == 1 || *at == 0);
     all.map(|at| Server {
-        end: (Ipv4Addr::new(10, 1, 0, at), 8080),
+        end: (Ipv4Addr::new(10, 1, 0, at), port),
         weight: 1 + u32::from(bits >> 6),
         is_draining: bits >> 4 & 3 == at && at > 0,
     })
@@ -104,7 +112,13 @@ fn chain(options: u8, reload: &Reload<Vec<Server>>) -> Chain {
     let balance = BalanceConfig {
         sessions_max: SESSIONS_MAX,
         http,
-        ..BalanceConfig::new(Protocol::TCP, SERVICE, servers(3))
+        direct_return: is_direct(options).then(|| {
+            vec![Prefix {
+                address: OWN,
+                len: 24,
+            }]
+        }),
+        ..BalanceConfig::new(Protocol::TCP, SERVICE, servers(options, 3))
     };
     let balance = Balance::new(balance, 4).expect("good");
     stages.push((Box::new(balance.reloaded_by(reload.clone())), None));
@@ -403,7 +417,7 @@ pub fn run(data: &[u8]) {
         entries: HashMap::new(),
         seen: Vec::new(),
     };
-    while step(&mut tape, &mut world, &reload).is_some() {
+    while step(&mut tape, &mut world, options, &reload).is_some() {
         world.take_sent();
         assert!(world.sessions() <= u64::from(SESSIONS_MAX));
     }
@@ -416,7 +430,12 @@ pub fn run(data: &[u8]) {
     assert_eq!(world.sessions(), 0, "a session stays");
 }
 
-fn step(tape: &mut Tape<'_>, world: &mut World, reload: &Reload<Vec<Server>>) -> Option<()> {
+fn step(
+    tape: &mut Tape<'_>,
+    world: &mut World,
+    options: u8,
+    reload: &Reload<Vec<Server>>,
+) -> Option<()> {
     let choice = tape.byte()?;
     let direction = match choice >> 7 {
         0 => Direction::Outward,
@@ -434,7 +453,7 @@ fn step(tape: &mut Tape<'_>, world: &mut World, reload: &Reload<Vec<Server>>) ->
             world.chain.poll(world.now);
             let _ = world.chain.next_deadline();
         }
-        1 => reload.put(servers(tape.byte()?)),
+        1 => reload.put(servers(options, tape.byte()?)),
         2 | 3 => {
             let (at, flags) = (usize::from(tape.byte()?), tape.byte()?);
             let len = usize::from(tape.byte()?) % 64;

@@ -3,6 +3,7 @@
 mod balance;
 #[path = "../common/mod.rs"]
 mod common;
+mod direct;
 mod discovery;
 mod ftp;
 mod ipfix;

@@ -14,7 +14,7 @@ const PROBES_DEFAULT: u32 = 3;
 ///
 /// Routes as `weir route` does, with the kernel's routes. Clients come by
 /// OUTSIDE; servers are behind INSIDE, or on the same link, and answer by way of
-/// weir. weir probes servers of TCP by a connection, or by a request of HTTP; one
+/// weir, or with --direct-return by themselves. weir probes servers of TCP by a connection, or by a request of HTTP; one
 /// that is down gets no connections. Short for a configuration of `weir run`,
 /// which --print shows; there SIGHUP changes the servers while it runs.
 #[derive(clap::Args, Debug)]
@@ -23,6 +23,7 @@ Examples:
   weir balance eth0 --service 192.0.2.1:80/tcp --to 10.0.0.2,10.0.0.3
   weir balance eth0 eth1 --service 192.0.2.1:443 --to 10.0.0.2:8443,10.0.0.3:8443*2
   weir balance eth0 --service 192.0.2.1:80 --to 10.0.0.2,10.0.0.3 --http /health --fall 2
+  weir balance eth0 --service 192.0.2.1:80 --to 192.0.2.2,192.0.2.3 --direct-return
   weir balance eth0 --service 192.0.2.1:80 --to 10.0.0.2 --print > box.toml
 
 A server that dies is left out after FALL probes and one --probe-timeout: within 4 s by default.")]
@@ -46,6 +47,12 @@ pub(crate) struct Args {
     #[arg(long, value_name = "ADDR[:PORT][*N]", value_delimiter = ',', value_parser = server,
           required_unless_present = "clean")]
     to: Vec<Server>,
+
+    /// Servers answer clients themselves (direct server return): each has the service's address on
+    /// an interface that does not answer ARP, is on a link of this host, and gets packets unchanged
+    /// but for the MAC addresses and TTL
+    #[arg(long)]
+    direct_return: bool,
 
     /// Interval of probes of each server, as in 500ms; 0s for none. Servers of UDP are not
     /// probed
@@ -185,6 +192,9 @@ fn stage(text: &mut String, service: &Service, args: &Args) {
         quoted(&service.protocol),
         service.end
     );
+    if args.direct_return {
+        text.push_str("direct_return = true\n");
+    }
     for (key, time) in [
         ("probe", &args.probe),
         ("probe_timeout", &args.probe_timeout),

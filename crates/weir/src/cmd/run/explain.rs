@@ -3,7 +3,8 @@
 //!
 //! The capture is taken as one of the inside: frames from an address that
 //! is not private is a reply, and goes through the chain as it would come to
-//! the outside, with the address that the flow was translated to.
+//! the outside, with the address that the flow was translated to. What is for the
+//! service of a balancer comes from the outside.
 
 use super::ipsec::Sas;
 use super::{Source, chain};
@@ -49,6 +50,8 @@ struct Explained {
     kinds: Vec<&'static str>,
     /// Of stages `nat64`.
     prefixes: Vec<TranslationPrefix>,
+    /// The addresses of balancers' services.
+    services: Vec<IpAddr>,
     meter: Option<Metered>,
     flows: HashMap<(Direction, Flow), Seen>,
     /// In the order of their first frames.
@@ -69,7 +72,8 @@ pub(super) fn explain(
 ) -> Result<(), CliError> {
     // The box may be another machine.
     let sas = Sas::of(config, own, directory).map(Sas::of_any_address);
-    let chain = chain(source, config, own, sas.as_ref(), Instant::now())?;
+    let networks = config.networks(|_| None);
+    let chain = chain(source, config, own, &networks, sas.as_ref(), Instant::now())?;
     let kinds = chain.stages().map(|(stage, _)| stage.kind()).collect();
     let mut explained = Explained {
         chain,
@@ -78,6 +82,12 @@ pub(super) fn explain(
             .stages
             .iter()
             .filter_map(|stage| stage.prefix().copied())
+            .collect(),
+        services: config
+            .stages
+            .iter()
+            .filter(|stage| stage.servers().is_some())
+            .flat_map(|stage| stage.pool().iter().copied().map(IpAddr::V4))
             .collect(),
         meter: config.router.meter.as_ref().map(|_| {
             if config.hides_inside() {
@@ -123,7 +133,8 @@ impl Explained {
         };
         let time = frame.time_ns.unwrap_or_default().max(0) as u64;
         let now = time.saturating_sub(*self.first_ns.get_or_insert(time));
-        let direction = if is_private(flow.src) || !is_private(flow.dst) {
+        let is_outward = is_private(flow.src) || !is_private(flow.dst);
+        let direction = if is_outward && !self.services.contains(&flow.dst) {
             Direction::Outward
         } else {
             Direction::Inward
@@ -285,6 +296,11 @@ fn step(before: &Edits, packet: &Packet<'_>) -> Vec<String> {
         let to = end(now.destination, now.destination_port);
         did.push(format!("destination {to}"));
     }
+    if now.next_hop != before.next_hop
+        && let Some(address) = now.next_hop
+    {
+        did.push(format!("next hop {address}"));
+    }
     if now.dscp != before.dscp
         && let Some(dscp) = now.dscp
     {
@@ -315,6 +331,9 @@ fn describe(entry: &Composed) -> String {
     if edits.destination.is_some() || edits.destination_port.is_some() {
         let to = end(edits.destination, edits.destination_port);
         parts.push(format!("destination {to}"));
+    }
+    if let Some(address) = edits.next_hop {
+        parts.push(format!("next hop {address}"));
     }
     if let Some(dscp) = edits.dscp {
         parts.push(format!("dscp {dscp}"));

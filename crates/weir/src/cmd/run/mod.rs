@@ -41,6 +41,7 @@ use weir_apps::router::engine::config::{ConfigError as RouterError, FILE_BYTES_M
 use weir_apps::router::{self, RunError, Snapshot, Stages};
 use weir_chain::Chain;
 use weir_chain::config::{ConfigError, Context, SaSource};
+use weir_chain::nat::Prefix;
 use weir_link::names::SystemNames;
 use weir_link::net::Interface;
 use weir_tap::{Bypass, FLOW_ENTRIES_MAX, FlowCacheConfig, FlowKind, Tap};
@@ -217,10 +218,22 @@ fn parse(source: &Source) -> Result<BoxConfig, CliError> {
 /// The addresses of the interface of the outside, with prefix lengths.
 fn own_addresses(config: &BoxConfig) -> Result<Vec<String>, RunError> {
     let interface = Interface::named(&config.router.links[config.outside].name)?;
+    Ok(texts(&interface))
+}
+
+fn texts(interface: &Interface) -> Vec<String> {
     let addresses = interface.addresses.iter();
-    Ok(addresses
+    addresses
         .map(|address| format!("{}/{}", address.ip, address.prefix_len))
-        .collect())
+        .collect()
+}
+
+/// The own addresses on all links, with their networks, as far as interfaces are there.
+fn networks(config: &BoxConfig) -> Vec<Prefix> {
+    config.networks(|name| {
+        let interface = Interface::named(name).ok()?;
+        Some(texts(&interface))
+    })
 }
 
 /// A random seed that peers cannot predict.
@@ -233,6 +246,7 @@ fn chain(
     source: &Source,
     config: &BoxConfig,
     own: &[String],
+    networks: &[Prefix],
     source_of_sas: Option<&Sas>,
     began: Instant,
 ) -> Result<Chain, CliError> {
@@ -244,6 +258,7 @@ fn chain(
         seed: seed(),
         epoch: epoch.map_or(0, |time| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)),
         outside: &outside,
+        networks,
         ipsec: sas.as_ref().zip(source_of_sas.map(Sas::reload)),
         is_one_armed: config.is_one_armed(),
     });
@@ -291,7 +306,8 @@ fn checked_chain(
         None => sas.map(Sas::of_any_address),
     };
     let own = own.unwrap_or(&stand_in);
-    chain(source, config, own, sas.as_ref(), Instant::now())
+    let networks = networks(config);
+    chain(source, config, own, &networks, sas.as_ref(), Instant::now())
 }
 
 /// Prints the configuration that options stand for, if `weir run` would accept it. Interfaces, and a file of
@@ -338,7 +354,15 @@ fn live(
         // Mistakes are said at once, by one process.
         let own = own_addresses(&config).map_err(failure)?;
         let sas = Sas::of(&config, &own, directory);
-        let chain = chain(source, &config, &own, sas.as_ref(), Instant::now())?;
+        let networks = networks(&config);
+        let chain = chain(
+            source,
+            &config,
+            &own,
+            &networks,
+            sas.as_ref(),
+            Instant::now(),
+        )?;
         let bypass = bypass(args.bypass, &chain)?;
         metering.check(&metered)?;
         supervisor::supervise(Supervised::Chain, None)?;
@@ -359,7 +383,8 @@ fn live(
         .map_or_else(Instant::now, |saved| saved.began);
     let own = own_addresses(&config).map_err(failure)?;
     let sas = Sas::of(&config, &own, directory);
-    let mut chain = chain(source, &config, &own, sas.as_ref(), began)?;
+    let networks = networks(&config);
+    let mut chain = chain(source, &config, &own, &networks, sas.as_ref(), began)?;
     if let Some(saved) = saved {
         life.during(|| saved.give(&mut chain));
     }

@@ -1,7 +1,7 @@
 //! Servers of the stages `balance` that change while they run: SIGHUP has weir read the
 //! configuration again.
 
-use super::{Source, parse};
+use super::{Source, networks, parse};
 use crate::config;
 use crate::error::{CliError, say};
 use crate::input::read_limited;
@@ -16,6 +16,7 @@ use weir_apps::router::engine::config::FILE_BYTES_MAX;
 use weir_chain::Reload;
 use weir_chain::balance::Server;
 use weir_chain::config::Context;
+use weir_chain::nat::Prefix;
 
 /// Reads a configuration again at each SIGHUP.
 pub(super) struct ServersRereader {
@@ -24,6 +25,8 @@ pub(super) struct ServersRereader {
     rest: Option<Table>,
     /// Of each stage, where it takes servers from.
     stages: Vec<Option<Reload<Vec<Server>>>>,
+    /// Own addresses, as [`Context`] has them.
+    networks: Vec<Prefix>,
     is_asked: Arc<AtomicBool>,
 }
 
@@ -54,6 +57,7 @@ impl ServersRereader {
             path: path.to_owned(),
             rest: without_servers(&source.text),
             stages,
+            networks: networks(config),
             is_asked,
         }))
     }
@@ -104,6 +108,7 @@ impl ServersRereader {
                 seed: 0,
                 epoch: 0,
                 outside: &[Ipv4Addr::UNSPECIFIED],
+                networks: &self.networks,
                 ipsec: None,
                 is_one_armed: false,
             };
