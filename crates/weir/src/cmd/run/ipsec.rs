@@ -36,8 +36,8 @@ const MTU_DEFAULT: usize = 1500;
 /// key. Without INSIDE the hosts are on the link of the peers. The file has keys, so that others than its owner must not be able to
 /// read it. SIGHUP has weir read it again: SAs that stay go on, without loss.
 /// With --kernel-sas the kernel's databases of SAs and policies (XFRM) take the
-/// place of the file, so that an IKE daemon such as strongSwan's makes both; weir
-/// follows what changes. --strongswan does so where the kernel has no ESP. Short
+/// place of the file, so that an IKE daemon such as strongSwan's makes both, and
+/// changes them. --strongswan does so where the kernel has no ESP. Short
 /// for a configuration of `weir run`, which --print shows.
 #[derive(clap::Args, Debug)]
 #[command(after_help = "\
