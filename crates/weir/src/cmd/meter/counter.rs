@@ -531,13 +531,15 @@ impl Counter {
 
     /// The counter's state, when its last cut took this time.
     pub(super) fn view(&self, took_ns: u64) -> View {
+        // No session waits for the disk.
+        let chunks_waiting = self.spool.waiting().unwrap_or(0);
         let table = locked(&self.table);
         View {
             done: self.done,
             sessions: table.rows.count(),
             capacity: table.meter.subscribers(),
             memory_bytes: table.meter.memory_bytes(),
-            chunks_waiting: self.spool.waiting().unwrap_or(0),
+            chunks_waiting,
             durable_until_unix_ns: if self.done.periods > 0 {
                 self.began.unix_ns
             } else {
