@@ -10,8 +10,8 @@
 //!
 //! - `closed loop`: [`WINDOW`] requests are always on their way.
 //! - `5,000 a second`: a request each 200 µs, whatever the server does.
-//! - `attributed`: a Start, and a datagram from the session's address each 20 µs from then on: those
-//!   that are counted as unattributed show how long it took.
+//! - `attributed`: a Start, and a datagram from the session's address each 20 µs from then on, which
+//!   keeps a CPU busy: those that are counted as unattributed show how long it took.
 
 use std::collections::HashMap;
 use std::fs;
@@ -34,7 +34,7 @@ const WINDOW: usize = 256;
 const SOCKETS: usize = 8;
 const TIME: Duration = Duration::from_secs(10);
 const RATE: u32 = 5_000;
-const SESSIONS: u8 = 40;
+const SESSIONS: u8 = 200;
 const WAIT_MAX: Duration = Duration::from_secs(30);
 const SECRET: &[u8] = b"s3cret";
 
@@ -47,6 +47,7 @@ struct Counter {
 impl Counter {
     fn start() -> Counter {
         let net = Pair::new().expect("a network");
+        net.b.own_pins().expect("file systems");
         let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("radius-bench");
         let _ = fs::remove_dir_all(&folder);
         fs::create_dir_all(&folder).expect("a folder");
@@ -245,7 +246,7 @@ fn begin_sessions(counter: &Counter) -> HashMap<String, Vec<Duration>> {
     let client = counter.client();
     let mut all = HashMap::new();
     for number in 0..SESSIONS {
-        let address = [10, 0, 0, 100 + number];
+        let address = [10, 0, 1, 1 + number];
         counter
             .net
             .eth_a
@@ -293,10 +294,19 @@ fn attributed(ledger: &Ledger, sent: &HashMap<String, Vec<Duration>>, results: &
         })
         .collect();
     times.sort_unstable();
-    let [half, most] = [0.5, 0.9].map(|share| part(&times, share));
-    println!("attributed: median {half:.3} ms after the Start was sent, 9 of 10 {most:.3}");
-    let bar = Bar::AtMost(1.0);
-    results.record("attributed: median", half, Unit::Milliseconds, bar);
+    let [half, most, worst] = [0.5, 0.9, 0.99].map(|share| part(&times, share));
+    println!(
+        "attributed: median {half:.3} ms after the Start was sent, 9 of 10 {most:.3}, p99 {worst:.3}"
+    );
+    for (name, time) in [("median", half), ("p90", most), ("p99", worst)] {
+        let bar = Bar::AtMost(1.0);
+        results.record(
+            &format!("attributed: {name}"),
+            time,
+            Unit::Milliseconds,
+            bar,
+        );
+    }
 }
 
 fn main() {

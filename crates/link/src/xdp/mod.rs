@@ -42,7 +42,7 @@ pub use meter::{
     Row, SUBSCRIBERS_MAX,
 };
 pub use sched::context_switches::voluntary_switches;
-pub use sched::priority::raise_priority;
+pub use sched::priority::{raise_priority, shorten_slice};
 pub use tx_burst::{BURST_FRAME_BYTES, BURST_FRAMES_MAX, PAGE_POOLS_MAX, TxBurst, TxBurstError};
 pub(crate) use xsk::socket::raise_tx_budget;
 pub use xsk::socket::{CopyMode, Xsk, XskCounts, XskError, XskSpec, wait_readable};

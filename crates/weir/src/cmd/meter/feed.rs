@@ -18,6 +18,7 @@ use std::os::fd::AsFd;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use weir_ledger::{LedgerError, SessionLog, Shortening};
+use weir_link::xdp::shorten_slice;
 use weir_meter::{SessionEvent, SessionEventKind};
 
 /// The longest wait for a request: silent sessions are looked for between two.
@@ -137,6 +138,8 @@ impl Feed {
 
     /// Answers requests until it is to stop.
     pub(super) fn run(&mut self, stop: &Stop) {
+        // A session's packets are its own soon after its Start, however busy the CPUs are.
+        let _ = shorten_slice();
         while !stop.is_requested() {
             if self.batch.is_empty() {
                 self.wait(stop);
