@@ -47,8 +47,10 @@ pub(super) fn announce(namespace: u64) -> Option<Listener> {
         Err(_) => return None,
     }
     sweep();
-    let name = format!("{}-{namespace}.sock", std::process::id());
-    Listener::bind(&folder.join(name)).ok()
+    let name = format!("{}-{namespace}", std::process::id());
+    // Under its name only once it listens: who is refused a connection takes the file away.
+    let listener = Listener::bind(&folder.join(name.clone() + ".new")).ok()?;
+    listener.renamed(&folder.join(name + ".sock")).ok()
 }
 
 /// Sends the list to a connection, on a separate thread, since the peer may not
@@ -72,10 +74,10 @@ pub(super) fn serve_listing(channel: Channel, all: Vec<Response>) {
 /// The ports of all processes that opened some without a broker; empty for
 /// users other than the superuser.
 pub fn in_process() -> Vec<LocalPorts> {
-    sockets()
-        .iter()
-        .filter_map(|path| request_listing(path))
-        .collect()
+    let listens = |path: &&PathBuf| path.extension().is_some_and(|kind| kind == "sock");
+    let sockets = sockets();
+    let listed = sockets.iter().filter(listens);
+    listed.filter_map(|path| request_listing(path)).collect()
 }
 
 /// Removes the sockets of dead processes.
@@ -134,4 +136,32 @@ fn request_listing(path: &Path) -> Option<LocalPorts> {
         }
     }
     Some(all)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::{AtomicBool, Ordering};
+    use weir_lab::testenv;
+
+    /// A listing that comes while a process is about to listen takes nothing away.
+    #[test]
+    fn a_listing_leaves_the_socket_of_a_process_that_begins() {
+        if !testenv::root() {
+            return;
+        }
+        // Of no network namespace.
+        let namespace = 1;
+        let is_over = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !is_over.load(Ordering::Relaxed) {
+                    in_process();
+                }
+            });
+            let announced = (0..200).all(|_| announce(namespace).is_some());
+            is_over.store(true, Ordering::Relaxed);
+            assert!(announced, "a socket is gone");
+        });
+    }
 }

@@ -340,6 +340,16 @@ impl Listener {
         Ok(listener)
     }
 
+    /// The same socket under another name in the file system, instead of one that is there.
+    ///
+    /// # Errors
+    /// Those of `rename(2)`.
+    pub(crate) fn renamed(mut self, path: &Path) -> io::Result<Listener> {
+        std::fs::rename(&self.path, path)?;
+        path.clone_into(&mut self.path);
+        Ok(self)
+    }
+
     /// Removes the socket files that a broker has left, if there are any.
     ///
     /// # Errors
