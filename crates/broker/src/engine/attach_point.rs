@@ -84,6 +84,22 @@ impl<F: Backend> Engine<F> {
         result
     }
 
+    /// Attaches where nothing is, since the kernel's refusal went to another port or to a change
+    /// of the policy; if it refuses again, releases a slot.
+    pub(super) fn attach_again(&mut self, ifindex: u32, slot: u32) -> Result<(), Refusal> {
+        let interface = self.interfaces.get(&ifindex);
+        if interface.is_none_or(|one| one.divider.attached().is_some()) {
+            return Ok(());
+        }
+        let attached = self.attach_for(ifindex, None);
+        if attached.is_err()
+            && let Some(interface) = self.interfaces.get_mut(&ifindex)
+        {
+            interface.divider.release(slot);
+        }
+        attached
+    }
+
     pub(super) fn close_interface_if_unused(&mut self, ifindex: u32) {
         let Some(interface) = self.interfaces.get_mut(&ifindex) else {
             return;

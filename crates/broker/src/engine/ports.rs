@@ -499,8 +499,11 @@ impl<F: Backend> Engine<F> {
         number: u32,
         reserved: Reserved,
     ) -> Result<(Response, Vec<OwnedFd>), Refusal> {
+        let port = self.ports.get(&number).ok_or_else(|| no_port(number))?;
+        let ifindex = port.ifindex;
+        self.attach_again(ifindex, reserved.slot)?;
         let port = self.ports.get_mut(&number).ok_or_else(|| no_port(number))?;
-        let interface = self.interfaces.get_mut(&port.ifindex);
+        let interface = self.interfaces.get_mut(&ifindex);
         let interface = interface.ok_or_else(|| no_port(number))?;
         let wanted = port.wanted(number, reserved.slot);
         let bound = interface.groups.bind(&mut interface.divider, &wanted);

@@ -10,8 +10,8 @@ use weir_link::live::{Dispatcher, LiveError};
 /// The dispatchers that are attached, and the error of the first that is not.
 pub(super) type Attached = (Vec<Dispatcher>, Option<LiveError>);
 
-/// Dispatchers that are being attached, with empty slots. Dropping this waits for them, and
-/// detaches them unless they are pinned.
+/// Dispatchers that are being attached, with empty slots. Dropping this waits for them, but in
+/// a panic, and detaches them unless they are pinned.
 #[derive(Debug)]
 pub(super) struct Attaching {
     hooks: Vec<Hook>,

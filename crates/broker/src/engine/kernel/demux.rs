@@ -332,7 +332,7 @@ impl KernelDemux {
     }
 
     /// Waits for dispatchers that are being attached. If the kernel has refused one, nothing
-    /// is attached for the interface's ports, and the next port tries again.
+    /// is attached for the interface's ports until one tries again (`Engine::finish`).
     fn settle(&mut self) -> Result<(), Refusal> {
         let Some(attaching) = self.attaching.take() else {
             return Ok(());
@@ -479,7 +479,11 @@ impl InterfaceDemux for KernelDemux {
         self.settle()?;
         let to = ingress(attach);
         if self.dispatchers.is_empty() && !to.is_xdp() && !self.is_batching {
-            return self.begin(attach);
+            self.begin(attach)?;
+            if self.plan.0.is_empty() {
+                return Ok(());
+            }
+            return self.take_effect();
         }
         if !self.is_loopback {
             self.ensure(Hook::TcEgress)?;
@@ -649,7 +653,7 @@ impl InterfaceDemux for KernelDemux {
     }
 
     fn hand_over(&mut self) {
-        // Of an interface without ports: those that are attached go over, pinned.
+        // Of an interface whose ports are not bound yet: what is attached goes over, pinned.
         let _ = self.settle();
         if let Some(pins) = &mut self.pins {
             pins.is_kept = true;
