@@ -550,10 +550,11 @@ impl Sock {
         }
     }
 
-    /// The socket and its name have no address any more, since a bind has failed (`inet_reset_saddr`).
-    pub(crate) fn lose_address(&self) {
+    /// The socket has no address any more, since a bind has failed (`inet_reset_saddr`); nor has the
+    /// name of its connection, if it has one that is over.
+    pub(crate) fn lose_address(&self, is_over: bool) {
         *lock(&self.kept_address) = None;
-        self.has_lost_address.store(true, Relaxed);
+        self.has_lost_address.store(is_over, Relaxed);
     }
 
     /// The address of `bind(2)`, with port 0, of a socket that has lost the port.

@@ -180,13 +180,14 @@ pub(crate) fn at_loopback(to: SocketAddr) -> SocketAddr {
 
 /// The kernel binds the socket to the address that was taken for it.
 fn bind_taken_in_kernel(sock: &Sock) -> Result<(), c_int> {
-    let Some(local) = sock.take_reserved() else {
+    let taken = sock.take_reserved().map(|reserved| reserved.address());
+    let Some(local) = taken.or_else(|| sock.kept_address()) else {
         return Ok(());
     };
     let Some(fd) = sock.first_fd() else {
         return Ok(());
     };
-    super::opening::bind_in_kernel(fd, address::shown(local.address(), sock.domain))
+    super::opening::bind_in_kernel(fd, address::shown(local, sock.domain))
 }
 
 /// Opens a connection.

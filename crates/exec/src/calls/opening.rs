@@ -144,7 +144,7 @@ fn bind_to(sock: &Arc<Sock>, local: SocketAddr) -> Result<bool, c_int> {
         owner => bind_at(sock, local, owner),
     };
     if bound == Err(libc::EADDRINUSE) {
-        sock.lose_address();
+        sock.lose_address(over.is_some());
     }
     bound
 }

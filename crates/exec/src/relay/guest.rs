@@ -5,7 +5,7 @@
 //! process has the descriptor. Requests wait for each other, and a limited time.
 
 use super::door;
-use super::name::Name;
+use super::name::{Kind, Name};
 use super::passing;
 use super::protocol::{KERNELS, Key, MESSAGE_MAX, Reader, Request, UNKNOWN, Wanted};
 use crate::calls::opening::sharing;
@@ -355,6 +355,10 @@ pub(crate) fn set(fd: c_int, option: (c_int, c_int), value: &[u8]) -> Result<(),
 /// A socket without options, for a connection that is over and that the owner has forgotten.
 fn defaults(fd: c_int) -> Result<Sock, c_int> {
     let name = Name::of(fd).ok_or(libc::ENOTSOCK)?;
+    if name.kind != Kind::Connection {
+        // Of an owner that is gone.
+        return Err(libc::ENETDOWN);
+    }
     Ok(Sock::open(name.domain, libc::SOCK_STREAM, false))
 }
 
