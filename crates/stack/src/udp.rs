@@ -3,17 +3,19 @@
 mod bind_table;
 mod errors;
 mod fast_path;
+mod source;
 
 pub use errors::{ICMP_ERRORS_MAX, IcmpCause, IcmpError};
 
 use crate::header_filter::HeaderFilter;
-use crate::iface::{Channel, DropReason, GROUPS_MAX, HOP_LIMIT, Header, Incoming, Routes};
+use crate::iface::{Channel, DropReason, GROUPS_MAX, HOP_LIMIT, Header, Incoming};
 use crate::links::{Interfaces, strip_zone, with_zone};
 use crate::pcb::{ChunkSource, InsertError, Key, PcbId, Table, Weir};
 use crate::ports;
 use crate::rng::PrfRng;
 use crate::slab::{Handle, Slab};
 use bind_table::{BindKey, BindTable};
+use source::source;
 use std::collections::VecDeque;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use weir_wire::{AddrPair, Protocol, udp};
@@ -736,25 +738,6 @@ impl Sockets {
 }
 
 impl Socket {
-    /// The address that the socket is bound to, in the IP version of `to`.
-    fn from(&self, to: SocketAddr) -> IpAddr {
-        match self.local.ip() {
-            ip if self.both && to.is_ipv4() && ip.is_unspecified() => ANY4,
-            ip => ip,
-        }
-    }
-
-    /// As [`Socket::from`], of a datagram. A socket for both versions that has a peer of IPv6 sends to other
-    /// addresses of IPv4 as before it had the peer, as in Linux (`udpv6_sendmsg`).
-    fn sender(&self, to: SocketAddr) -> IpAddr {
-        let (_, was_for_both) = self.bound;
-        if was_for_both && to.is_ipv4() && self.local.is_ipv6() {
-            ANY4
-        } else {
-            self.from(to)
-        }
-    }
-
     /// The link of the socket's groups, unless the caller names another.
     fn group_link(&self, hosts: &Interfaces) -> u8 {
         let owner = hosts.owner(self.local.ip());
@@ -788,21 +771,5 @@ impl Socket {
 impl UdpAddrs {
     fn connection(&self) -> Option<Key> {
         Key::new(self.local, self.remote?)
-    }
-}
-
-/// The source address of datagrams to `to` from a socket bound to `local`.
-fn source(routes: &Routes, local: IpAddr, to: SocketAddr) -> Option<IpAddr> {
-    let reachable = to.ip().is_multicast()
-        || routes.next_hop(to.ip()).is_some()
-        || routes.is_broadcast(to.ip());
-    if local.is_ipv4() != to.is_ipv4() {
-        None
-    } else if !local.is_unspecified() {
-        Some(local).filter(|local| reachable && routes.is_ours(*local))
-    } else if routes.is_broadcast(to.ip()) {
-        routes.broadcast_source(to.ip())
-    } else {
-        routes.source_for(to.ip())
     }
 }
