@@ -1,5 +1,10 @@
 //! A gateway: policies, tunnels and their SAs (RFC 4301).
 
+mod counters;
+mod one_link;
+
+pub use counters::Counters;
+
 use crate::config::{Config, ConfigError, Direction, SAS_MAX};
 use crate::icmp::{self, RateLimit};
 use crate::ip::{self, ESP, Headers};
@@ -8,7 +13,7 @@ use crate::policy::{Action, Decision, Policies};
 use crate::reassembly::{Reassembled, Reassembly};
 use crate::sa::{InboundSa, Opened, OutboundSa, payload_max};
 use crate::tunnel::{Mode, Tunnel, decapsulate_ecn};
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::net::IpAddr;
 use weir_wire::field::{read_u16, read_u32};
 use weir_wire::{Protocol, udp};
@@ -65,37 +70,6 @@ impl Inward {
             Inward::NoSa(whole) => Inward::NoSa(whole),
         }
     }
-}
-
-/// The counts of a gateway, beside drops.
-#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
-pub struct Counters {
-    /// ESP packets made, and the bytes in them.
-    pub sealed: u64,
-    /// Bytes of their payload.
-    pub sealed_bytes: u64,
-    /// ESP packets from which a packet was taken.
-    pub opened: u64,
-    /// Bytes of those packets.
-    pub opened_bytes: u64,
-    /// Packets that a policy let pass as they are.
-    pub bypassed: u64,
-    /// Packets that were cut into fragments.
-    pub fragmented: u64,
-    /// ICMP errors about packets that were too big.
-    pub too_big: u64,
-    /// Keepalives sent.
-    pub keepalives_sent: u64,
-    /// Keepalives received.
-    pub keepalives_received: u64,
-    /// Dummy packets received.
-    pub dummies: u64,
-    /// Packets made whole again of fragments.
-    pub reassembled: u64,
-    /// ICMP errors by which a lower MTU of a path became known.
-    pub path_mtu_lowered: u64,
-    /// SAs and policies of another program that are not used now.
-    pub refused: u64,
 }
 
 /// A tunnel and its outbound SA.
@@ -180,6 +154,8 @@ pub struct Gateway {
     seed: u64,
     is_negotiated: bool,
     is_one_armed: bool,
+    /// With one link, the ICMP errors to hosts that are about to leave, from the ICMP header on.
+    errors: VecDeque<Vec<u8>>,
     /// Bytes before each ESP packet that is made.
     headroom: usize,
     /// Memory of ESP packets that were sent.
@@ -224,6 +200,7 @@ impl Gateway {
             seed,
             is_negotiated: config.is_negotiated,
             is_one_armed: false,
+            errors: VecDeque::new(),
             headroom: 0,
             spare: Vec::new(),
         };
@@ -337,16 +314,6 @@ impl Gateway {
         self
     }
 
-    /// Has one link for the hosts and the peers. Then a packet that enters may be one of
-    /// a host, which leaves afterwards; and one that leaves may have come out of a
-    /// tunnel. A policy protects both by the direction of its expression: a packet
-    /// that it would protect either way is dropped.
-    #[must_use]
-    pub fn one_armed(mut self) -> Gateway {
-        self.is_one_armed = true;
-        self
-    }
-
     /// Takes back the memory of an ESP packet that was sent.
     pub fn recycle(&mut self, packet: Vec<u8>) {
         if self.spare.len() < SPARE_MAX {
@@ -405,7 +372,7 @@ impl Gateway {
             // None but what a peer protected has come here.
             return Outward::Pass;
         }
-        if self.is_one_armed && !is_protected && self.is_own_error(&headers, packet) {
+        if decision == Decision::NoPolicy && self.is_own_error(&headers, packet) {
             return Outward::Pass;
         }
         match decision {
@@ -420,23 +387,6 @@ impl Gateway {
                 self.protect(now, tunnel, &headers, &packet[..headers.len])
             }
         }
-    }
-
-    /// Whether a packet of this direction is to be protected.
-    fn protects(
-        &mut self,
-        now: u64,
-        direction: Direction,
-        headers: &Headers,
-        packet: &mut [u8],
-    ) -> bool {
-        let decision = self.policies.decide(now, direction, headers, packet);
-        matches!(decision, Decision::By(Action::Protect(_)))
-    }
-
-    /// Whether a packet is an ICMP error of this end.
-    fn is_own_error(&self, headers: &Headers, packet: &[u8]) -> bool {
-        self.locals.contains(&headers.src) && icmp::is_error(headers, packet)
     }
 
     /// Whether a packet is one that the gateway has sealed already: it waited
@@ -483,6 +433,9 @@ impl Gateway {
                 None
             };
             self.counters.too_big += u64::from(error.is_some());
+            if let Some(error) = &error {
+                self.note_error(error);
+            }
             return Outward::Drop("too-big", error);
         }
         if side.tunnel.mode == Mode::Transport {

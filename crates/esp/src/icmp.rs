@@ -44,16 +44,6 @@ impl RateLimit {
     }
 }
 
-/// Whether a packet is an ICMP error, or may be one.
-pub(crate) fn is_error(headers: &Headers, packet: &[u8]) -> bool {
-    let kind = headers.payload(packet).first();
-    match headers.protocol {
-        Protocol::ICMPV4 if !headers.is_v6 => !matches!(kind, Some(0 | 8 | 13 | 14)),
-        Protocol::ICMPV6 if headers.is_v6 => kind.is_none_or(|kind| *kind < 128),
-        _ => false,
-    }
-}
-
 /// The error that says that `packet` has more than `mtu` bytes, from `local`, or
 /// if that is of the other version of IP, from where the packet was to go.
 /// `None` if no error may be sent about it (RFC 1812 §4.3.2.7, RFC 4443 §2.4).
@@ -63,6 +53,16 @@ pub(crate) fn too_big(
     mtu: usize,
     local: IpAddr,
 ) -> Option<Vec<u8>> {
+    let is_error = match headers.protocol {
+        Protocol::ICMPV4 if !headers.is_v6 => {
+            !matches!(headers.payload(packet).first(), Some(0 | 8 | 13 | 14))
+        }
+        Protocol::ICMPV6 if headers.is_v6 => headers
+            .payload(packet)
+            .first()
+            .is_none_or(|kind| *kind < 128),
+        _ => false,
+    };
     let is_later = headers.fragment.is_some_and(|fragment| !fragment.is_first);
     let may_have_error = match headers.src {
         IpAddr::V4(src) => {
@@ -73,7 +73,7 @@ pub(crate) fn too_big(
         }
         IpAddr::V6(src) => !src.is_unspecified() && !src.is_multicast() && !src.is_loopback(),
     };
-    if is_error(headers, packet) || is_later || !may_have_error {
+    if is_error || is_later || !may_have_error {
         return None;
     }
     let from = if local.is_ipv6() == headers.is_v6 {
