@@ -260,7 +260,8 @@ fn fragments_follow_the_first_of_their_packet() {
     let whole = Spec::udp(CLIENT, SERVICE).frame();
     let (first, second) = (fragment(&whole, 0x2000), fragment(&whole, 0x0002));
     let early = pass(&mut balance, 0, Direction::Inward, &second);
-    assert_eq!(early.fate, Fate::Drop("fragment-order"));
+    // Perhaps of another balancer's service at this address; else the router drops it.
+    assert_eq!((early.edits.next_hop, early.fate), (None, Fate::Pass));
     let server = way(&mut balance, 0, &whole);
     assert!(server.is_some());
     for _ in 0..5 {

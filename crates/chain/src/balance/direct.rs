@@ -74,7 +74,8 @@ impl Balance {
         });
         if let Some(key) = key.filter(|_| fragment.is_some_and(|it| it.offset > 0)) {
             let Some(IpAddr::V4(server)) = self.fragments.find(now, &key) else {
-                return Err("fragment-order");
+                // Of another service at this address, or before its first one.
+                return Ok(());
             };
             packet.set_next_hop(server);
             return Ok(());

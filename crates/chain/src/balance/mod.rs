@@ -94,6 +94,10 @@ struct Session {
 pub struct Balance {
     config: BalanceConfig,
     members: Vec<Member>,
+    /// The members' addresses and ports, sorted.
+    ends: Vec<(Ipv4Addr, u16)>,
+    /// The addresses that probes come from, sorted.
+    sources: Vec<Ipv4Addr>,
     table: Table,
     sessions: Slots<Session>,
     /// Grows a few places at a time, as the tables of a translator.
@@ -135,6 +139,8 @@ impl Balance {
         let members = members.map(|server| Member::new(*server, &config));
         let mut balance = Balance {
             members: members.collect(),
+            ends: Vec::new(),
+            sources: Vec::new(),
             table: Table::default(),
             sessions: Slots::default(),
             by_client: HashMap::with_hasher(RandomState::with_seeds(seed, 8, !seed, 2)),
@@ -231,6 +237,12 @@ impl Balance {
     }
 
     fn fill(&mut self) {
+        let ends = self.members.iter().map(|member| member.server.end);
+        self.ends = ends.collect();
+        self.ends.sort_unstable();
+        self.sources = self.members.iter().map(|member| member.source).collect();
+        self.sources.sort_unstable();
+        self.sources.dedup();
         let members = (0..).zip(&self.members);
         let usable = members.filter(|(_, member)| member.is_up && !member.server.is_draining);
         let candidates = usable.map(|(number, member)| Candidate {
@@ -300,17 +312,29 @@ impl Balance {
             return Ok(());
         }
         let Some(&at) = self.by_client.get(&client) else {
+            if self.is_server(server) {
+                // A session may begin, whose answers an entry would pass as they are.
+                packet.forfeit();
+            }
             return Ok(());
         };
         let member = self.sessions.get(at).map(|session| session.member);
         let end = member.map(|member| self.members[usize::from(member)].server.end);
         if end != Some(server) {
+            if self.is_server(server) {
+                packet.forfeit();
+            }
             return Ok(());
         }
         if !packet.is_whole() {
             return Err("malformed");
         }
         self.hit(now, at, Direction::Outward, packet)
+    }
+
+    /// Whether this is the address and port of a server.
+    fn is_server(&self, end: (Ipv4Addr, u16)) -> bool {
+        self.ends.binary_search(&end).is_ok()
     }
 
     /// Whether servers are probed: then the probes' port is the stage's own.
@@ -320,8 +344,8 @@ impl Balance {
 
     /// Whether probes come from this address and port.
     fn is_probed_from(&self, end: (Ipv4Addr, u16)) -> bool {
-        let mut members = self.members.iter();
-        self.probes() && end.1 == PROBE_PORT && members.any(|member| member.source == end.0)
+        let is_source = || self.sources.binary_search(&end.0).is_ok();
+        self.probes() && end.1 == PROBE_PORT && is_source()
     }
 
     fn is_over(&self, now: u64, at: u32, control: u8) -> bool {
