@@ -6,13 +6,16 @@ use crate::live::{Running, WAIT_MAX};
 use crate::net;
 use serde_json::Value;
 use std::fs;
-use std::io::Write;
+use std::io::{BufRead, BufReader, Write};
 use std::path::PathBuf;
-use std::time::{Duration, Instant};
+use std::process::Stdio;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use weir_lab::command::Command;
-use weir_lab::net::Signal;
+use weir_lab::net::{Process, Signal};
 use weir_lab::testenv;
+use weir_lab::wait::Limited;
 use weir_ledger::{Ledger, SessionLog, Spool};
+use weir_meter::radius::packet::{attribute, request};
 use weir_meter::{Chunk, ChunkId, Manifest, SessionSource, Totals};
 
 /// The proof of all periods.
@@ -100,6 +103,79 @@ fn a_full_disk_delays_records_and_answers_and_loses_neither() {
     assert!(radius["not_durable"].as_u64().unwrap() >= 1, "{ended:?}");
     assert_eq!(packets(&folder, "alice"), [300, 75]);
     assert_eq!(proof(&folder)["holds"], true);
+}
+
+/// The kernel has a session's key before the disk has its event. A kill in between loses and doubles
+/// no frame: nothing was answered, and the session begins with the client's next attempt. It has the row
+/// again in which its frames were counted, if the request says when it began.
+#[test]
+fn a_kill_before_a_start_is_durable_loses_no_frame() {
+    // Without a time it began when the request came: in another second.
+    for (has_time, wait_ms, expected) in [(true, 300, [160, 30]), (false, 1500, [40, 150])] {
+        let Some(net) = net() else { return };
+        let folder = Folder::new("live-meter-undurable");
+        write_radius_config(&folder);
+        let config = folder.path("counter.toml");
+        let text = fs::read_to_string(&config).unwrap();
+        fs::write(&config, text.replace("\"1s\"", "\"1h\"")).unwrap();
+        let running = meter(&net, &folder, &[]);
+        let Some(lock) = write_lock(&folder.path("test.spool.sessions")) else {
+            return;
+        };
+        let server = AccessServer::new(&net);
+        let began = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
+        let began = u32::try_from(began.as_secs() - 10).unwrap().to_be_bytes();
+        let start = |identifier: u8| {
+            let attributes: [(u8, &[u8]); 5] = [
+                (attribute::ACCT_STATUS_TYPE, &[0, 0, 0, 1]),
+                (attribute::ACCT_SESSION_ID, b"session"),
+                (attribute::USER_NAME, b"alice"),
+                (attribute::FRAMED_IP_ADDRESS, &[10, 0, 0, 1]),
+                (attribute::EVENT_TIMESTAMP, &began),
+            ];
+            let some = &attributes[..4 + usize::from(has_time)];
+            server
+                .0
+                .send(&request(identifier, some, b"s3cret"))
+                .unwrap();
+        };
+        start(1);
+        assert_eq!(server.answer(Duration::from_millis(wait_ms)), None);
+        net.send(9, 100);
+        running.signal(Signal::KILL);
+        running.end();
+        drop(lock);
+        net.send(9, 20);
+        let running = meter(&net, &folder, &[]);
+        // The session is not known.
+        net.send(9, 30);
+        start(2);
+        assert_eq!(server.answer(WAIT_MAX), Some(2));
+        net.send(9, 40);
+        running.stop();
+        assert_eq!(packets(&folder, "alice"), expected, "{has_time}");
+        assert_eq!(proof(&folder)["holds"], true);
+    }
+}
+
+/// Another program that keeps a database from being written, as long as this lasts.
+fn write_lock(path: &str) -> Option<Process> {
+    let mut command = testenv::program("sqlite3")?;
+    command
+        .arg(path)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped());
+    let mut process = command.spawn().unwrap();
+    let input = process.child_mut().stdin.as_mut().unwrap();
+    let text = b"BEGIN IMMEDIATE;\nSELECT 'held';\n";
+    input.write_all(text).unwrap();
+    let output = process.child_mut().stdout.take().unwrap();
+    let mut line = String::new();
+    BufReader::new(Limited::new(output, "the lock"))
+        .read_line(&mut line)
+        .unwrap();
+    assert_eq!(line, "held\n");
+    Some(process)
 }
 
 #[test]
