@@ -157,7 +157,7 @@ fn a_session_lives_by_what_the_client_sends() {
     for (begins, then, life) in [
         (vec![SYN], SYN, closing),
         (vec![SYN], ACK, idle),
-        // After a restart of the balancer: one packet of anybody's making is not enough.
+        // After a restart of the balancer: one packet, perhaps of a made-up client, is not enough.
         (vec![], ACK, closing),
         (vec![ACK], ACK, idle),
         (vec![SYN, ACK], ACK | 1, closing),
