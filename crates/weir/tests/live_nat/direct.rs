@@ -1,5 +1,5 @@
-//! Direct server return: client, balancer and servers on one segment, whose servers answer the client
-//! themselves.
+//! Client, balancer and servers on one segment: servers that answer the client themselves (direct server
+//! return), and servers that answer by way of the balancer's one link.
 
 use super::{live, metric, weir};
 use crate::common::Folder;
@@ -72,8 +72,8 @@ impl Net {
         })
     }
 
-    fn connected(&self) -> Option<TcpStream> {
-        let service: SocketAddr = SERVICE.parse().unwrap();
+    fn connected(&self, service: &str) -> Option<TcpStream> {
+        let service: SocketAddr = service.parse().unwrap();
         let connect = move || TcpStream::connect_timeout(&service, SHORT);
         let stream = self.client.run(connect).ok()?;
         stream.set_read_timeout(Some(live::WAIT_MAX)).unwrap();
@@ -82,7 +82,7 @@ impl Net {
 
     /// The server that a new connection reaches.
     fn reached(&self) -> Option<u8> {
-        name(&mut self.connected()?)
+        name(&mut self.connected(SERVICE)?)
     }
 
     /// Connects until these servers alone answer, each of them.
@@ -197,7 +197,7 @@ fn servers_answer_past_the_balancer() {
     wait::until("a connection to server 9", || {
         let of_it = |stream: &mut TcpStream| name(stream) == Some(9);
         kept = net
-            .connected()
+            .connected(SERVICE)
             .and_then(|mut it| of_it(&mut it).then_some(it));
         kept.is_some()
     });
@@ -208,12 +208,7 @@ fn servers_answer_past_the_balancer() {
     }
     let passed = net.to_balancer.counters().unwrap().tx_bytes - before;
     assert!(passed < BULK as u64, "{passed} bytes passed the balancer");
-    // They are a second old at most.
-    wait::until("frames that the kernel forwards by itself", || {
-        std::thread::sleep(Duration::from_millis(50));
-        let metrics = running.metrics(&net.balancer);
-        metric(&metrics, "weir_run_fast_frames_total") > Some(50)
-    });
+    until_fast(&net, &running);
     datagrams(&net);
     // The death of the other server moves no connection but its own.
     two.end();
@@ -223,6 +218,67 @@ fn servers_answer_past_the_balancer() {
     net.until_only(&[9, 10]);
     download(&mut kept, 9);
     kept.shutdown(Shutdown::Both).unwrap();
+    running.stop();
+    one.end();
+    two.end();
+}
+
+/// Waits until the kernel has forwarded frames by itself.
+fn until_fast(net: &Net, running: &Running) {
+    wait::until("frames that the kernel forwards by itself", || {
+        std::thread::sleep(Duration::from_millis(50));
+        let metrics = running.metrics(&net.balancer);
+        metric(&metrics, "weir_run_fast_frames_total") > Some(50)
+    });
+}
+
+/// Clients of another network, to whom the balancer is the servers' way.
+#[test]
+fn with_one_link_the_kernel_forwards_what_clients_send() {
+    let Some(net) = Net::new("one-link") else {
+        return;
+    };
+    let service = "192.0.2.1:80";
+    // It asks for the balancer by its address there.
+    let announce = ("net.ipv4.conf.all.arp_announce", "2");
+    net.client.set_sysctl(announce.0, announce.1).unwrap();
+    for (host, command) in [
+        (&net.client, "address add 198.51.100.9/32 dev lo"),
+        (
+            &net.client,
+            "route add 192.0.2.1 via 10.0.0.1 src 198.51.100.9",
+        ),
+        (&net.balancer, "route add 198.51.100.9 via 10.0.0.100"),
+        (&net.servers[0].1, "route add default via 10.0.0.1"),
+        (&net.servers[1].1, "route add default via 10.0.0.1"),
+    ] {
+        ip(host, &command.split(' ').collect::<Vec<_>>());
+    }
+    let [one, two] = net.servers.each_ref().map(Server::start);
+    let arguments = [
+        "balance",
+        "eth0",
+        "--service",
+        service,
+        "--to",
+        "10.0.0.9,10.0.0.10",
+        "--hang-ms",
+        "2000",
+        "--metrics",
+        "127.0.0.1:0",
+    ];
+    let running = Running::start(&net.balancer, weir([]), &arguments).until("ready");
+    let mut connection = None;
+    wait::until("a server", || {
+        let mut stream = net.connected(service);
+        let last = stream.as_mut().and_then(name);
+        connection = last.zip(stream);
+        connection.is_some()
+    });
+    let (last, mut stream) = connection.unwrap();
+    download(&mut stream, last);
+    until_fast(&net, &running);
+    download(&mut stream, last);
     running.stop();
     one.end();
     two.end();
