@@ -102,6 +102,8 @@ pub(crate) struct Sock {
     kept_address: Mutex<Option<IpAddr>>,
     /// Whether a failed bind has taken the address, and left the port, of the name of a connection that is over.
     has_lost_address: AtomicBool,
+    /// Whether a connection that is over has been bound again: the address is not the connection's.
+    is_rebound: AtomicBool,
     opening: AtomicU8,
     /// The inode of the application's end of the pair, of a socket that the owner's relay keeps; 0 if unknown.
     end_inode: AtomicU64,
@@ -144,6 +146,7 @@ impl Sock {
             last_port: AtomicU16::new(0),
             kept_address: Mutex::new(None),
             has_lost_address: AtomicBool::new(false),
+            is_rebound: AtomicBool::new(false),
             opening: AtomicU8::new(Opening::Waits as u8),
             end_inode: AtomicU64::new(0),
             live: AtomicBool::new(!matches!(endpoint, Endpoint::Open)),
@@ -501,12 +504,8 @@ impl Sock {
         self.live.store(false, Release);
         {
             let mut reserved = lock(&self.reserved);
-            // Of a connection that was over, the port may be of another bind.
-            let was_its = |reserved: &Reserved| {
-                let is_stream = matches!(before, Endpoint::Stream(_));
-                reserved.is_chosen() && !(is_stream && reserved.address().port() != port)
-            };
-            if let Some(lost) = reserved.take_if(|reserved| was_its(reserved)) {
+            let is_rebound = self.is_rebound.swap(false, Relaxed);
+            if let Some(lost) = reserved.take_if(|reserved| reserved.is_chosen() && !is_rebound) {
                 let ip = lost.address().ip();
                 *lock(&self.kept_address) = Some(ip).filter(|ip| !ip.is_unspecified());
             } else if let Some(reserved) = &*reserved {
@@ -557,6 +556,11 @@ impl Sock {
         self.has_lost_address.store(is_over, Relaxed);
     }
 
+    /// A connection that is over has been bound again.
+    pub(crate) fn note_rebound(&self) {
+        self.is_rebound.store(true, Relaxed);
+    }
+
     /// The address of `bind(2)`, with port 0, of a socket that has lost the port.
     pub(crate) fn kept_address(&self) -> Option<SocketAddr> {
         lock(&self.kept_address).map(|ip| SocketAddr::new(ip, 0))
@@ -565,14 +569,12 @@ impl Sock {
     /// Whether `bind(2)` or `listen(2)` has taken an address. A connection that is over has lost a port that the
     /// system had chosen.
     pub(crate) fn is_bound(&self) -> bool {
-        let over = match self.endpoint() {
-            Endpoint::Stream(stream) if is_over(&stream) => stream.local_addr().ok(),
-            _ => None,
-        };
-        let lost = over.map(|local| local.port());
-        lock(&self.reserved).as_ref().is_some_and(|reserved| {
-            !(reserved.is_chosen() && Some(reserved.address().port()) == lost)
-        })
+        let is_over = matches!(self.endpoint(), Endpoint::Stream(stream) if is_over(&stream));
+        let has_lost = is_over && !self.is_rebound.load(Relaxed);
+        let reserved = lock(&self.reserved);
+        reserved
+            .as_ref()
+            .is_some_and(|reserved| !(has_lost && reserved.is_chosen()))
     }
 
     /// Counts the socket once, as one of weir or of the kernel.
@@ -615,12 +617,7 @@ impl Sock {
     /// The local address, as the stack knows it; `None` before it is bound.
     pub(crate) fn local(&self) -> Option<SocketAddr> {
         match self.endpoint() {
-            // One that is over may have been bound again.
-            Endpoint::Stream(stream) if self.is_bound() && is_over(&stream) => {
-                let bound = lock(&self.reserved).as_ref().map(Reserved::address);
-                let local = stream.local_addr().ok();
-                local.filter(|local| bound.is_some_and(|bound| bound.port() == local.port()))
-            }
+            Endpoint::Stream(_) if self.is_rebound.load(Relaxed) => None,
             Endpoint::Stream(stream) => {
                 let local = stream.local_addr().ok();
                 let lost = self.has_lost_address.load(Relaxed);

@@ -143,8 +143,10 @@ fn bind_to(sock: &Arc<Sock>, local: SocketAddr) -> Result<bool, c_int> {
         },
         owner => bind_at(sock, local, owner),
     };
-    if bound == Err(libc::EADDRINUSE) {
-        sock.lose_address(over.is_some());
+    match bound {
+        Err(libc::EADDRINUSE) => sock.lose_address(over.is_some()),
+        Ok(true) if over.is_some() => sock.note_rebound(),
+        _ => {}
     }
     bound
 }

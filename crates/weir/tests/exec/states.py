@@ -276,6 +276,18 @@ def bind_fails():
                 if family == socket.AF_INET6:
                     tried("only", one.getsockopt, socket.IPPROTO_IPV6, socket.IPV6_V6ONLY)
                 one.close()
+        # At the connection's port and another address.
+        listener = socket.create_server((at, 0), family=family)
+        port = listener.getsockname()[1]
+        one = socket.create_connection((at, port))
+        accepted, _ = listener.accept()
+        one.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        one.close()
+        time.sleep(0.05)
+        tried("the end", accepted.recv, 1)
+        listener.close()
+        tried("bind to any address", accepted.bind, (any_, port))
+        tried("name", lambda: (accepted.getsockname()[0], accepted.getsockname()[1] == port))
 
 
 def unspecified():
