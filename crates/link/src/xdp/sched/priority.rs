@@ -62,10 +62,10 @@ pub fn raise_priority() -> io::Result<()> {
     }
 }
 
-/// Lets the calling thread run soon after a wake-up, though other threads keep the CPU busy: its time
+/// Lets the calling thread run soon after a wake-up, though another thread keeps the CPU busy: its time
 /// slice becomes the least (`EEVDF`, Linux 6.12 and later), its priority and its share of the CPU stay.
-/// With an ordinary slice it waits for those of the others, 3 ms and more. Earlier kernels ignore it, and
-/// a thread with a real-time policy is left alone.
+/// With an ordinary slice it waits for that of the other, 3 ms and more. Where all CPUs are overcommitted
+/// it waits for its share. Earlier kernels ignore it, and a thread with a real-time policy is left alone.
 ///
 /// # Errors
 /// The system's, if it does not permit the call.

@@ -138,7 +138,7 @@ impl Feed {
 
     /// Answers requests until it is to stop.
     pub(super) fn run(&mut self, stop: &Stop) {
-        // A session's packets are its own soon after its Start, however busy the CPUs are.
+        // A session's packets are its own soon after its Start, though another thread keeps the CPU.
         let _ = shorten_slice();
         while !stop.is_requested() {
             if self.batch.is_empty() {
