@@ -119,6 +119,8 @@ pub(crate) struct Sock {
     fds: Mutex<Vec<c_int>>,
     /// The epoll sets that the descriptors were added to.
     sets: Mutex<Vec<Member>>,
+    /// Whether each arrival shows as an edge.
+    shows_edges: AtomicBool,
     /// Whether the socket is in the list of its epoll set. Held while that changes.
     place_in_list: Mutex<Place>,
 }
@@ -156,6 +158,7 @@ impl Sock {
             endpoint: RwLock::new(endpoint),
             fds: Mutex::default(),
             sets: Mutex::default(),
+            shows_edges: AtomicBool::new(false),
             place_in_list: Mutex::default(),
         }
     }
@@ -288,6 +291,26 @@ impl Sock {
         let mut sets = lock(&self.sets);
         sets.retain(|member| (member.set, member.fd) != (set, fd));
         sets.extend(event.map(|event| Member { set, fd, event }));
+    }
+
+    /// Has each arrival show as an edge if a place in an epoll set is edge-triggered.
+    pub(crate) fn update_edges(&self) {
+        let is_edge = |member: &Member| member.event.events & libc::EPOLLET as u32 != 0;
+        let on = lock(&self.sets).iter().any(is_edge);
+        let shows = self.shows_edges.swap(on, Relaxed);
+        if shows == on {
+            return;
+        }
+        // Without a descriptor the socket is in no set.
+        let _ = match self.endpoint() {
+            Endpoint::Stream(stream) => stream.set_edges(on),
+            Endpoint::Listener(listener) => listener.set_edges(on),
+            Endpoint::Udp(udp) => udp.set_edges(on),
+            Endpoint::Open | Endpoint::Foreign(_) | Endpoint::Relay(_) => {
+                self.shows_edges.store(false, Relaxed);
+                Ok(())
+            }
+        };
     }
 
     /// Forgets the places in an epoll set that is closed.
@@ -448,6 +471,7 @@ impl Sock {
         table::set_live(&fds);
         self.enter_sets_again();
         drop(fds);
+        self.update_edges();
         ready_sets::update(self);
         Ok(())
     }
@@ -495,6 +519,7 @@ impl Sock {
         let port = local.map_or(0, |local| local.port());
         self.last_port.store(port, Relaxed);
         self.has_lost_address.store(false, Relaxed);
+        self.shows_edges.store(false, Relaxed);
         self.set_opening(Opening::Waits);
         self.corked.store(false, Relaxed);
         // Until the descriptor is the kernel's, calls on it are weir's, and fail.

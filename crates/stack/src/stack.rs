@@ -690,6 +690,11 @@ impl Stack {
         self.tcp.is_readable(connection, least)
     }
 
+    /// A number that grows, modulo 2^32, with each byte that can be read, and with the end (RCV.NXT).
+    pub fn tcp_received(&self, connection: TcpId) -> u32 {
+        self.tcp.received(connection)
+    }
+
     /// Limits the unsent bytes of a connection to `bytes`, at least one segment
     /// (`TCP_NOTSENT_LOWAT`); [`Stack::tcp_is_writable`] is true again once half of them
     /// have gone. `None` leaves only the limit of the send buffer.

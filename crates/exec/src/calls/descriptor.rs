@@ -399,6 +399,7 @@ pub unsafe extern "C" fn epoll_ctl(
             _ => Some(unsafe { event.read_unaligned() }),
         };
         sock.note_set(set, fd, event);
+        sock.update_edges();
         ready_sets::update(&sock);
     }
     done

@@ -428,6 +428,10 @@ impl Tcp {
         receive.readable() >= least || some && shut || pcb.has_ended()
     }
 
+    pub(crate) fn received(&self, id: TcpId) -> u32 {
+        self.pcbs.get(id.0).map_or(0, |pcb| pcb.receive.nxt.0)
+    }
+
     pub(crate) fn set_notsent_lowat(
         &mut self,
         id: TcpId,

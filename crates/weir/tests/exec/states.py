@@ -3,6 +3,7 @@ must be the same. The argument names the state."""
 
 import errno
 import os
+import select
 import socket
 import struct
 import sys
@@ -290,6 +291,91 @@ def bind_fails():
         tried("name", lambda: (accepted.getsockname()[0], accepted.getsockname()[1] == port))
 
 
+def edges():
+    """Arrivals behind what is unread, in edge-triggered places of epoll sets."""
+    listener = socket.create_server(("127.0.0.1", 0))
+    listener.setblocking(False)
+    for how in ("own", "two sets", "copied", "polled", "late", "level"):
+        peer = socket.create_connection(listener.getsockname())
+        select.select([listener], [], [], 5)
+        one, _ = listener.accept()
+        one.setblocking(False)
+        sets = [select.epoll() for _ in range(2 if how == "two sets" else 1)]
+        wanted = select.EPOLLIN | select.EPOLLRDHUP
+        for epoll in sets:
+            epoll.register(one, wanted | (0 if how in ("late", "level") else select.EPOLLET))
+        copy = os.dup(one.fileno()) if how == "copied" else None
+
+        def wait(what):
+            # Two waits, so that a second event of one arrival would show.
+            for epoll in sets:
+                for time_s in (0.2, 0.02):
+                    print(how, what, [mask for _, mask in epoll.poll(time_s, 8)], flush=True)
+
+        wait("nothing")
+        peer.sendall(b"12345")
+        wait("first")
+        if how == "late":
+            sets[0].modify(one, wanted | select.EPOLLET)
+            wait("changed")
+        peer.sendall(b"678")
+        wait("behind it")
+        if how == "polled":
+            print(select.select([one], [], [], 0)[0] == [one])
+        peer.sendall(b"9")
+        wait("once more")
+        tried("some", one.recv, 4)
+        wait("after a part")
+        peer.sendall(b"0")
+        wait("behind the rest")
+        tried("all", one.recv, 100)
+        tried("none", one.recv, 100)
+        wait("after all")
+        peer.sendall(b"a")
+        wait("new")
+        peer.shutdown(socket.SHUT_WR)
+        wait("end")
+        tried("all", one.recv, 100)
+        tried("end", one.recv, 100)
+        for epoll in sets:
+            epoll.close()
+        if copy:
+            os.close(copy)
+        one.close()
+        peer.close()
+    epoll = select.epoll()
+    two = socket.socket(socket.AF_INET, DATAGRAM)
+    two.bind(("127.0.0.1", 0))
+    two.setblocking(False)
+    epoll.register(two, select.EPOLLIN | select.EPOLLET)
+    epoll.register(listener, select.EPOLLIN | select.EPOLLET)
+
+    def await_edges(what):
+        for time_s in (0.2, 0.02):
+            print(what, [(fd == two.fileno(), mask) for fd, mask in epoll.poll(time_s)], flush=True)
+
+    sender = socket.socket(socket.AF_INET, DATAGRAM)
+    await_edges("nothing")
+    for turn in range(20):
+        sender.sendto(b"%d" % turn, two.getsockname())
+        await_edges("datagram")
+    for _ in range(20):
+        tried("datagram", two.recv, 10)
+    tried("none", two.recv, 10)
+    sender.sendto(b"new", two.getsockname())
+    await_edges("new")
+    all = []
+    for _ in range(3):
+        all.append(socket.create_connection(listener.getsockname()))
+        await_edges("connection")
+    for _ in range(3):
+        all.append(listener.accept()[0])
+    tried("no connection", listener.accept)
+    await_edges("none")
+    all.append(socket.create_connection(listener.getsockname()))
+    await_edges("new")
+
+
 def unspecified():
     """The unspecified address as a destination, from sockets at several addresses."""
     listeners, receivers = {}, {}
@@ -345,4 +431,5 @@ if __name__ == "__main__":
         "over": over,
         "bind_fails": bind_fails,
         "unspecified": unspecified,
+        "edges": edges,
     }[sys.argv[1]]()

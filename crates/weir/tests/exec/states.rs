@@ -32,6 +32,12 @@ fn a_connection_that_is_over_has_options() {
     compare("over", "get TCP_KEEPIDLE: 77");
 }
 
+/// By lists of readable connections, and by the kernel's epoll.
+#[test]
+fn each_arrival_is_an_edge() {
+    compare("edges", "own behind it [1]");
+}
+
 #[test]
 fn the_unspecified_address_stands_for_the_sockets_own() {
     compare("unspecified", "127.0.0.2: 127.0.0.2");

@@ -427,18 +427,39 @@ impl NetState {
         if !watch.is_watched() {
             return;
         }
+        let shows_edges = watch.shows_edges();
         self.leadership.note_event(id, self.now_ns);
         let readiness = self.readiness(id);
         let takes = |(awaited, side)| awaited == id && readiness.is(side);
         let is_taken = self.awaited.is_some_and(takes);
+        let arrived = shows_edges.then(|| self.arrived(id));
         if let Some(watch) = self.socket_waiters.get_mut(&id) {
             if !is_taken {
-                let is_listed = watch.show(readiness);
+                let has_more =
+                    arrived.is_some_and(|arrived| watch.note_arrived(arrived, readiness));
+                let is_listed = watch.show(readiness) || has_more;
                 self.fd_changes += 1;
                 // The list does not end the poll's wait, unlike a descriptor.
                 self.wakes |= is_listed && self.leadership.is_led_by_poll();
             }
             watch.notify(readiness, &mut self.tasks);
+        }
+    }
+
+    /// A number that grows, modulo 2^32, with what can be read of a socket.
+    fn arrived(&self, id: Id) -> u32 {
+        match id {
+            Id::Stream(id) => self.stack.tcp_received(id),
+            Id::Listener(id) => self.stack.tcp_accept_queue_len(id) as u32,
+            Id::Udp(id) => self.stack.udp_waiting(id) as u32,
+        }
+    }
+
+    /// Has the descriptor of a socket show each arrival as an edge, or only the first of what is unread.
+    pub(in crate::net) fn set_edges(&mut self, id: Id, on: bool) {
+        let arrived = on.then(|| self.arrived(id));
+        if let Some(ready) = self.socket_waiters(id).ready.as_mut() {
+            ready.set_edges(arrived);
         }
     }
 

@@ -331,6 +331,13 @@ impl SocketInner {
         Ok(is_in)
     }
 
+    /// Has the descriptor show each arrival as an edge, or only the first of what is unread.
+    pub(crate) fn set_edges(&self, on: bool) -> io::Result<()> {
+        self.ready_fd()?;
+        self.look(|state| state.set_edges(self.id, on));
+        Ok(())
+    }
+
     /// The readiness descriptor, for `poll` and `epoll`.
     pub(crate) fn ready_fd(&self) -> io::Result<BorrowedFd<'_>> {
         if let Some(fd) = self.ready.get() {
@@ -393,6 +400,16 @@ macro_rules! waits {
             /// If the system provides no descriptor.
             pub fn ready_fd(&self) -> io::Result<BorrowedFd<'_>> {
                 self.$core.ready_fd()
+            }
+
+            /// Whether the descriptor shows each arrival behind what is unread as another edge, for
+            /// epoll sets with `EPOLLET`, as the kernel's sockets do; false by default, since each
+            /// costs two system calls. Without an effect on a host of several stacks.
+            ///
+            /// # Errors
+            /// If the system provides no descriptor.
+            pub fn set_edges(&self, on: bool) -> io::Result<()> {
+                self.$core.set_edges(on)
             }
         }
     };

@@ -164,6 +164,17 @@ impl SocketWaiters {
         ready.is_some_and(|ready| ready.set(readiness))
     }
 
+    /// Whether arrivals behind what is unread show on the descriptor.
+    pub(crate) fn shows_edges(&self) -> bool {
+        self.ready.as_ref().is_some_and(ReadyFd::shows_edges)
+    }
+
+    /// Shows an arrival behind what is unread; returns whether the socket's list got the socket.
+    pub(crate) fn note_arrived(&mut self, arrived: u32, now: Readiness) -> bool {
+        let ready = self.ready.as_mut();
+        ready.is_some_and(|ready| ready.note_arrived(arrived, now))
+    }
+
     /// Notifies threads, and adds the tasks to be woken to `tasks`.
     pub(crate) fn notify(&mut self, readiness: Readiness, tasks: &mut Vec<Waker>) {
         for side in [Interest::Read, Interest::Write, Interest::AllAcked] {

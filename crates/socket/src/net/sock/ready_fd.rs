@@ -15,7 +15,8 @@
 //! ```
 //!
 //! The kernel therefore reports level and edge changes as for a TCP or UDP socket, in `poll`,
-//! `select`, `epoll` and `io_uring` alike.
+//! `select`, `epoll` and `io_uring` alike. Data that arrive behind unread data change nothing here; if they are
+//! to be an edge, too, another byte comes into the queue, and one is taken.
 
 use super::readiness::Readiness;
 use super::ready_list::{Listed, ReadyList};
@@ -51,6 +52,9 @@ pub(crate) struct ReadyFd {
     is_erroneous: bool,
     /// The list that shows that the socket is readable, in place of the descriptor.
     listed: Option<Listed>,
+    /// What had arrived ([`NetState::arrived`](crate::net::NetState)), if more of it behind what is unread shows
+    /// as another edge.
+    arrived: Option<u32>,
 }
 
 impl ReadyFd {
@@ -72,7 +76,42 @@ impl ReadyFd {
             is_over: false,
             is_erroneous: false,
             listed: None,
+            arrived: None,
         })
+    }
+
+    /// Whether more that arrives behind what is unread shows as another edge; `arrived` is what has now.
+    pub(crate) fn set_edges(&mut self, arrived: Option<u32>) {
+        self.arrived = arrived;
+    }
+
+    pub(crate) fn shows_edges(&self) -> bool {
+        self.arrived.is_some()
+    }
+
+    /// Shows another edge if more has arrived, and something was unread; returns whether the socket's list
+    /// shows it.
+    pub(crate) fn note_arrived(&mut self, arrived: u32, now: Readiness) -> bool {
+        let Some(before) = &mut self.arrived else {
+            return false;
+        };
+        let more = arrived.wrapping_sub(std::mem::replace(before, arrived));
+        if more.cast_signed() <= 0 || !now.readable {
+            return false;
+        }
+        if let Some(listed) = self.listed.as_ref().filter(|listed| listed.is_ready) {
+            listed.list.push(listed.number);
+            return true;
+        }
+        let shows = self.is_readable && !self.is_ended && !self.is_erroneous;
+        if let Some(other) = self.other.as_ref().filter(|_| shows) {
+            // Each message that comes is an edge. One is left.
+            let sent = send(other, &[0], SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
+            if sent.is_ok() {
+                take(&self.fd);
+            }
+        }
+        false
     }
 
     pub(crate) fn fd(&self) -> Arc<OwnedFd> {

@@ -149,6 +149,14 @@ impl ShardedSocket {
         cores.for_each(|core| core.set_nonblocking(nonblocking));
     }
 
+    /// As [`SocketInner::set_edges`]; without an effect if there are several parts.
+    pub(crate) fn set_edges(&self, on: bool) -> io::Result<()> {
+        match &self.shards[..] {
+            [core] => core.set_edges(on),
+            _ => Ok(()),
+        }
+    }
+
     /// The readiness descriptor for `poll` and `epoll`: readable while one part is.
     pub(crate) fn ready_fd(&self) -> io::Result<BorrowedFd<'_>> {
         if let [core] = &self.shards[..] {
