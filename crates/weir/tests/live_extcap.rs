@@ -140,3 +140,25 @@ fn the_queue_is_the_users_choice() {
         assert_eq!(capture.stop().code, Some(0));
     }
 }
+
+/// tshark waits at the FIFO, whatever the process has said.
+#[test]
+fn a_capture_that_fails_ends_its_fifo() {
+    use rustix::event::{PollFd, PollFlags, Timespec, poll};
+    use rustix::fs::{FileType, Mode, OFlags};
+    let Some(net) = net() else { return };
+    let folder = Folder::new("extcap-fails");
+    let fifo = folder.path("fifo");
+    let mode = Mode::RUSR | Mode::WUSR;
+    rustix::fs::mknodat(rustix::fs::CWD, &fifo, FileType::Fifo, mode, 0).unwrap();
+    // As dumpcap does.
+    let flags = OFlags::RDONLY | OFlags::NONBLOCK;
+    let reader = rustix::fs::open(&fifo, flags, Mode::empty()).unwrap();
+    let head = ["extcap", "--extcap-interface", "weir-none", "--capture"];
+    let ended = net.weir(&[&head[..], &["--fifo", &fifo]].concat()).end();
+    assert_eq!(ended.code, Some(1), "{ended:?}");
+    assert!(ended.stderr.contains("none"), "{ended:?}");
+    let mut polled = [PollFd::new(&reader, PollFlags::IN)];
+    poll(&mut polled, Some(&Timespec::default())).unwrap();
+    assert!(polled[0].revents().contains(PollFlags::HUP), "it waits");
+}

@@ -8,11 +8,13 @@ use super::listen::{self, ANY, names_up};
 use crate::error::CliError;
 use crate::filterset::compile::Compiler;
 use clap::Parser;
+use rustix::fs::{Mode, OFlags};
 use std::ffi::OsString;
 use std::fmt::Write as _;
 use std::io::Write as _;
-use std::os::unix::fs::symlink;
+use std::os::unix::fs::{FileTypeExt, symlink};
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 use weir_broker::Bytes;
 use weir_filter::lang::Language;
 use weir_link::net::Interface;
@@ -23,7 +25,10 @@ pub(crate) const PROGRAM: &str = "weir-extcap";
 /// The prefix of an interface's name in Wireshark's list.
 const PREFIX: &str = "weir-";
 
-/// Offer ports to Wireshark, tshark and dumpcap (extcap)
+/// How long a capture that has failed waits for the reader of its FIFO, to end it.
+const READER_WAIT: Duration = Duration::from_secs(2);
+
+/// Offer ports to Wireshark and tshark (extcap)
 ///
 /// Wireshark calls this command; a user calls it once, to install it. Then Wireshark lists
 /// interfaces such as `weir-eth0`. A capture from one of them opens a port, weir's queue of the frames
@@ -248,7 +253,26 @@ fn capture(args: &Args, name: &str, filter: &str) -> Result<(), CliError> {
         // Wireshark ends a capture by a signal, or closes the FIFO.
         Err(CliError::Stopped(_) | CliError::OutputClosed) => Ok(()),
         Err(CliError::Run(error)) if error.to_string().contains("Broken pipe") => Ok(()),
-        other => other,
+        Err(error) => {
+            end_fifo(fifo);
+            Err(error)
+        }
+        Ok(()) => Ok(()),
+    }
+}
+
+/// Opens and closes the FIFO of a capture that failed before it: until then tshark waits for a writer,
+/// and does not look at what this process has said.
+fn end_fifo(fifo: &Path) {
+    let is_fifo = |facts: std::fs::Metadata| facts.file_type().is_fifo();
+    if !std::fs::metadata(fifo).is_ok_and(is_fifo) {
+        return;
+    }
+    let began = Instant::now();
+    let flags = OFlags::WRONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    // Refused as long as there is no reader.
+    while rustix::fs::open(fifo, flags, Mode::empty()).is_err() && began.elapsed() < READER_WAIT {
+        std::thread::sleep(Duration::from_millis(20));
     }
 }
 
