@@ -5,9 +5,10 @@ use crate::error::{ErrorText, Failure};
 use crate::live::{Active, Live, lock};
 use crate::types::{
     ERROR, ERROR_ACTIVATED, ERROR_NO_SUCH_DEVICE, ERROR_NOT_ACTIVATED, ERROR_RFMON_NOTSUP,
-    TSTAMP_PRECISION_MICRO, WARNING,
+    TSTAMP_PRECISION_MICRO,
 };
 use libc::c_int;
+use std::io::Write;
 use std::path::Path;
 use std::sync::{Mutex, OnceLock};
 use std::time::Duration;
@@ -89,8 +90,9 @@ impl Capture {
         failure.status
     }
 
-    /// Opens the port. Returns 0, [`WARNING`] if the grant's filter hides frames, or the status of a
-    /// failure.
+    /// Opens the port. Returns 0, or the status of a failure. If the grant's filter hides frames,
+    /// standard error says so: `PCAP_WARNING` would end programs that take it for a failure, such
+    /// as arping.
     pub(crate) fn activate(&self) -> c_int {
         if self.live.get().is_some() {
             self.error.set("the capture is activated already");
@@ -98,12 +100,12 @@ impl Capture {
         }
         match self.open() {
             Ok(live) => {
-                let warning = live.active.within.as_deref().map(narrowed);
+                if let Some(text) = live.active.within.as_deref().map(narrowed) {
+                    // Without standard error the capture goes on.
+                    let _ = writeln!(std::io::stderr(), "weir: WARNING: {text}");
+                }
                 let _ = self.live.set(live);
-                warning.map_or(0, |text| {
-                    self.error.set(&text);
-                    WARNING
-                })
+                0
             }
             Err(failure) => self.failed(&failure),
         }

@@ -22,8 +22,6 @@ pub const ERROR_RFMON_NOTSUP: c_int = -6;
 pub const ERROR_PERM_DENIED: c_int = -8;
 /// `PCAP_ERROR_TSTAMP_PRECISION_NOTSUP`.
 pub const ERROR_TSTAMP_PRECISION_NOTSUP: c_int = -12;
-/// `PCAP_WARNING`: a warning that `pcap_geterr` describes.
-pub const WARNING: c_int = 1;
 /// `PCAP_WARNING_TSTAMP_TYPE_NOTSUP`.
 pub const WARNING_TSTAMP_TYPE_NOTSUP: c_int = 3;
 

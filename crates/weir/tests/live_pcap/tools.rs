@@ -37,12 +37,15 @@ fn arp_scan_finds_a_host() {
 
 #[test]
 fn arping_is_answered() {
-    let Some(bench) = bench("pcap-arping", POLICY, &["arping", "ip"]) else {
-        return;
-    };
-    let ended = ends_well(&bench, &["arping", "-c", "2", "-i", "eth0", "10.0.0.1"]);
-    let reply = format!("42 bytes from {} (10.0.0.1)", address(&bench));
-    assert_eq!(ended.stdout.matches(&reply).count(), 2, "{ended:?}");
+    let narrow = POLICY.replace("ports_max", "filter = \"arp\"\nports_max");
+    for (name, policy) in [("pcap-arping", POLICY), ("pcap-arping-narrow", &narrow)] {
+        let Some(bench) = bench(name, policy, &["arping", "ip"]) else {
+            return;
+        };
+        let ended = ends_well(&bench, &["arping", "-c", "2", "-i", "eth0", "10.0.0.1"]);
+        let reply = format!("42 bytes from {} (10.0.0.1)", address(&bench));
+        assert_eq!(ended.stdout.matches(&reply).count(), 2, "{ended:?}");
+    }
 }
 
 /// What nmap prints. It fails if an interface goes while it lists them, as the ways to send of the
