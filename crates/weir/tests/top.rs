@@ -225,6 +225,16 @@ fn errors_say_what_to_do() {
             2,
             "greater than 0",
         ),
+        (
+            vec!["top", "-r", &path, "--once", "--tls-keys", "/"],
+            2,
+            "--tls-keys /: a folder",
+        ),
+        (
+            vec!["top", "-r", &path, "--once", "--tls-keys", "nowhere.log"],
+            0,
+            "--tls-keys nowhere.log: no such file yet",
+        ),
         (vec!["top", "-r", &cut, "--once"], 1, "cut.pcap"),
     ] {
         let run = weir([]).args(&arguments).output().unwrap();

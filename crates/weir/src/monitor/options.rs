@@ -3,7 +3,7 @@
 use super::input::{Input, Live, PortOptions, Replay, Speed};
 use super::session::Session;
 use crate::cmd::listen::ANY;
-use crate::error::CliError;
+use crate::error::{CliError, say};
 use crate::signals::ShutdownSignal;
 use std::path::PathBuf;
 use weir_broker::Bytes;
@@ -77,8 +77,37 @@ impl Options {
         Session::new(keep, self.snap_len(), self.tls_keys.as_deref())
     }
 
+    /// Refuses a log of keys that cannot be read. One that is not there yet is said: browsers make
+    /// it with their first connection.
+    fn check_tls_keys(&self) -> Result<(), CliError> {
+        let Some(path) = &self.tls_keys else {
+            return Ok(());
+        };
+        let name = path.display();
+        let is_folder = path.is_dir();
+        if is_folder {
+            let why =
+                format!("--tls-keys {name}: a folder; give the file that SSLKEYLOGFILE names");
+            return Err(CliError::refused(why));
+        }
+        match rustix::fs::access(path, rustix::fs::Access::READ_OK) {
+            Ok(()) => {}
+            Err(rustix::io::Errno::NOENT) => say(&format!(
+                "weir: --tls-keys {name}: no such file yet; its keys are recorded once it is there"
+            )),
+            Err(error) => {
+                let error = std::io::Error::from(error);
+                return Err(CliError::run(format!(
+                    "--tls-keys {name}: cannot read it: {error}"
+                )));
+            }
+        }
+        Ok(())
+    }
+
     /// Opens the file or the ports.
     pub(crate) fn input(&self, stop: &ShutdownSignal) -> Result<Input, CliError> {
+        self.check_tls_keys()?;
         let filter = self.expression();
         if let Some(path) = &self.read {
             let replay = Replay::open(path, &filter, self.speed, self.snap_len(), stop)?;
