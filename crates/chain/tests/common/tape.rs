@@ -306,6 +306,7 @@ impl World {
         let packet = batch.into_packets().remove(0);
         let fate = packet.fate();
         let composed = self.chain.compose(packet.trace(), direction);
+        let next_hop = packet.trace().edits().next_hop;
         let (out, _) = packet.finish();
         let out = match out {
             weir_chain::Bytes::Shared(bytes) => bytes.to_vec(),
@@ -327,6 +328,8 @@ impl World {
                 Outcome::Sent { len } => {
                     assert_eq!(fate, Fate::Pass, "the entry sends");
                     assert_eq!(copy[..len], out[..len], "entry and stages agree");
+                    let entrys = entry.map(|entry| entry.edits.next_hop);
+                    assert_eq!(entrys, Some(next_hop), "the neighbour");
                 }
                 _ => assert!(matches!(fate, Fate::Drop(_)), "the entry drops"),
             }
