@@ -527,15 +527,11 @@ impl Sock {
         let replaced = fds.iter().map(|fd| table::reopen(*fd, self, &made));
         let result = replaced.fold(Ok(()), Result::and);
         self.live.store(false, Release);
-        {
-            let mut reserved = lock(&self.reserved);
-            let is_rebound = self.is_rebound.swap(false, Relaxed);
-            if let Some(lost) = reserved.take_if(|reserved| reserved.is_chosen() && !is_rebound) {
-                let ip = lost.address().ip();
-                *lock(&self.kept_address) = Some(ip).filter(|ip| !ip.is_unspecified());
-            } else if let Some(reserved) = &*reserved {
-                reserved.stop_listening();
-            }
+        if !self.is_rebound.swap(false, Relaxed) {
+            self.lose_port();
+        }
+        if let Some(reserved) = &*lock(&self.reserved) {
+            reserved.stop_listening();
         }
         self.enter_sets_again();
         drop(before);
@@ -571,6 +567,14 @@ impl Sock {
             let event = &raw mut member.event;
             // SAFETY: the event is a valid one; a set that was closed is refused.
             unsafe { real::epoll_ctl(member.set, libc::EPOLL_CTL_ADD, member.fd, event) };
+        }
+    }
+
+    /// Frees the port that the system had chosen for a connection that is over. The address stays.
+    pub(crate) fn lose_port(&self) {
+        if let Some(lost) = lock(&self.reserved).take_if(|reserved| reserved.is_chosen()) {
+            let ip = lost.address().ip();
+            *lock(&self.kept_address) = Some(ip).filter(|ip| !ip.is_unspecified());
         }
     }
 

@@ -136,6 +136,10 @@ fn bind_to(sock: &Arc<Sock>, local: SocketAddr) -> Result<bool, c_int> {
     if sock.is_bound() || chosen_port(sock).is_some() {
         return Err(bound_again(sock, local));
     }
+    if over.is_some() {
+        // The port that it had is free, also for this bind.
+        sock.lose_port();
+    }
     let bound = match owner_of_local(local, sock.kind)? {
         Owner::Kernel => match &over {
             Some(stream) => leave_over(sock, stream, local),

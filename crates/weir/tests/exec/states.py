@@ -289,6 +289,28 @@ def bind_fails():
         listener.close()
         tried("bind to any address", accepted.bind, (any_, port))
         tried("name", lambda: (accepted.getsockname()[0], accepted.getsockname()[1] == port))
+        # At the port that the system had chosen for it.
+        listener = socket.create_server((at, 0), family=family)
+        server = listener.getsockname()[1]
+        one = socket.socket(family, STREAM)
+        one.bind((at, 0))
+        one.connect((at, server))
+        accepted, _ = listener.accept()
+        port = one.getsockname()[1]
+        accepted.close()
+        time.sleep(0.05)
+        one.shutdown(socket.SHUT_WR)
+        time.sleep(0.05)
+        tried("bind again", one.bind, (at, port))
+        tried("name", lambda: (one.getsockname()[0], one.getsockname()[1] == port))
+        # A connection after a bind that has failed, and after another one.
+        for again in (False, True):
+            one = socket.socket(family, STREAM)
+            tried("bind to a taken port", one.bind, (at, server))
+            if again:
+                tried("bind", one.bind, (at, 0))
+            tried("connect", one.connect, (at, server))
+            tried("name", lambda: one.getsockname()[0])
 
 
 def edges():
