@@ -22,10 +22,11 @@ use weir_broker::{Bytes, Connection, PortError, SOCKET_DEFAULT};
 /// shown.
 #[derive(clap::Args, Debug)]
 #[command(after_help = "\
-Columns: `frames are` copied, or taken from ports of lower priority and the host; `queue` is the queue's
-size, `delivered` the frames put into it, `lost` those for which it had no room; `a second` is the present
-rate of `delivered`; `sent` and `refused` are frames that a user's port has sent, or that the policy has
-dropped; `at` is the hook in the kernel. A filter that is a classic BPF program is shown by its length.
+Columns: `frames are` copied, or taken from ports of lower priority and the host; `queue` is the
+queue's size, `delivered` the frames put into it, `lost` those for which it had no room; `a second`
+is the present rate of `delivered`; `sent` and `refused` are frames that a user's port has sent, or
+that the policy has dropped; `at` is the hook in the kernel. A filter that is a classic BPF program
+is shown by its length.
 
 Without a broker each process numbers its ports from 1: a port is then named by its process (pid)
 and its number.

@@ -36,8 +36,8 @@ Examples:
   weir pup gateway 1#1#@port:eth0 2#1#@udp:192.0.2.255
 
 Exit status: 0, of a server after a signal too; 1 if the link cannot be used, no host answers, or a
-file cannot be read or stored; 2 if an option is wrong, or the policy refuses; a client's 129, 130 or
-143 after SIGHUP, SIGINT or SIGTERM.")]
+file cannot be read or stored; 2 if an option is wrong, or the policy refuses; a client's 129, 130
+or 143 after SIGHUP, SIGINT or SIGTERM.")]
 pub(crate) struct Args {
     #[command(subcommand)]
     action: Action,

@@ -23,8 +23,8 @@ use weir_meter::OwnerKind;
 /// the records say what the senders sent, to the packet.
 #[derive(clap::Args, Debug)]
 #[command(after_help = "\
-Exit status: 0; 1 if a host, a link or the counter cannot be made, as without root, or the proof does
-not hold; 2 if an option is wrong; 129, 130 or 143 after SIGHUP, SIGINT or SIGTERM.")]
+Exit status: 0; 1 if a host, a link or the counter cannot be made, as without root, or the proof
+does not hold; 2 if an option is wrong; 129, 130 or 143 after SIGHUP, SIGINT or SIGTERM.")]
 pub(crate) struct Args {
     /// Datagrams that each subscriber sends in each of the four parts
     #[arg(short = 'n', long, value_name = "N", default_value_t = 500,

@@ -30,7 +30,8 @@ Examples:
   weir lab results diff old.jsonl new.jsonl
 
 Exit status: 0; 1 if a bench failed, a measurement is worse than every old run, a requirement is no
-longer met, a checked page is another, or a file cannot be read or written; 2 if an option is wrong; 129, 130 or 143 after SIGHUP, SIGINT or SIGTERM.")]
+longer met, a checked page is another, or a file cannot be read or written; 2 if an option is
+wrong; 129, 130 or 143 after SIGHUP, SIGINT or SIGTERM.")]
 #[command(arg_required_else_help = true)]
 pub(crate) struct Args {
     #[command(subcommand)]

@@ -40,8 +40,8 @@ Examples:
   weir mediate --erase alice@example.net
   weir usage --prove
 
-Exit status: 0, after a signal too; 1 if the ledger or a spool cannot be used; 2 if the configuration
-is wrong.")]
+Exit status: 0, after a signal too; 1 if the ledger or a spool cannot be used; 2 if the
+configuration is wrong.")]
 pub(crate) struct Args {
     /// What to collect and where it goes: see docs/reference/mediator.md
     #[arg(

@@ -53,8 +53,8 @@ Without --read the link of the configuration is metered, as root: see docs/how-t
 Without --config each address of a private network (RFC 1918, RFC 4193), or of --inside, is a
 subscriber, and there are a few common services.
 
-Exit status: 0; 1 if a capture is damaged or cannot be read, or an expression means nothing on one of
-its link types (what was read is reported); 2 if the configuration or the list of subscribers is
+Exit status: 0; 1 if a capture is damaged or cannot be read, or an expression means nothing on one
+of its link types (what was read is reported); 2 if the configuration or the list of subscribers is
 refused; 129, 130 or 143 after SIGHUP, SIGINT or SIGTERM (what was read is reported).")]
 pub(crate) struct Args {
     /// Count the frames of a capture; `-` is standard input

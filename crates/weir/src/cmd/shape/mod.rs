@@ -64,8 +64,9 @@ Two classes of what leaves eth1:
 Runs in the foreground and says `ready` on standard error when frames flow.
 
 The bypass applies whenever weir does not run: killed, hung, or ended by a signal. By default the
-two interfaces stay joined (wire) by the kernel, unshaped. With --restore, SIGINT and SIGTERM restore
-the interfaces in any case. Frames that wait when weir ends are dropped, and counted as flushed.
+two interfaces stay joined (wire) by the kernel, unshaped. With --restore, SIGINT and SIGTERM
+restore the interfaces in any case. Frames that wait when weir ends are dropped, and counted as
+flushed.
 
 Exit status: 0, also after SIGINT, SIGTERM and SIGHUP; 1 if an interface is not there, a file
 cannot be written or something else failed; 2 if the configuration or an option is refused."

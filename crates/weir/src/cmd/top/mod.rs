@@ -45,16 +45,16 @@ Examples:
   weir top eth0 --view pup_view.py
   weir top -r office.pcapng --svg office.svg
 
-Keys: ? shows them all; q ends the monitor. Without a terminal give --once, --json or --svg. Colours are
-off with --no-color, and if the variable NO_COLOR is set.
+Keys: ? shows them all; q ends the monitor. Without a terminal give --once, --json or --svg.
+Colours are off with --no-color, and if the variable NO_COLOR is set.
 
-Counts equal those of `weir listen` with the same filter. A table has at most 100,000 rows; the frames
-of all further ones are counted together as `others`. With --json and without --once, a line comes every
-second.
+Counts equal those of `weir listen` with the same filter. A table has at most 100,000 rows; the
+frames of all further ones are counted together as `others`. With --json and without --once, a line
+comes every second.
 
 Exit status: as of `weir listen`: 0; 1 if the file is damaged, the interface is gone (on a terminal
-after `q`, too), or a recording failed; 2 if the filter, an option or the policy refuses; 129, 130 or 143 after SIGHUP,
-SIGINT or SIGTERM. On a terminal Ctrl-C is a key, as `q`.")]
+after `q`, too), or a recording failed; 2 if the filter, an option or the policy refuses; 129, 130
+or 143 after SIGHUP, SIGINT or SIGTERM. On a terminal Ctrl-C is a key, as `q`.")]
 pub(crate) struct Args {
     #[command(flatten)]
     source: Options,

@@ -74,8 +74,8 @@ have sent them.
 
 When the file is at its end, or the interface is gone, the page stays, and says so.
 
-Exit status: 1 if it cannot listen; 2 if the filter, an option or the policy refuses; 129, 130 or 143
-after SIGHUP, SIGINT or SIGTERM, with the reason if the interface was gone.")]
+Exit status: 1 if it cannot listen; 2 if the filter, an option or the policy refuses; 129, 130 or
+143 after SIGHUP, SIGINT or SIGTERM, with the reason if the interface was gone.")]
 pub(crate) struct Args {
     #[command(flatten)]
     source: Options,
