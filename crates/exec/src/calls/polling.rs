@@ -50,6 +50,11 @@ fn duration(time: &timespec) -> Option<Duration> {
     (ns < 1_000_000_000).then(|| Duration::new(seconds, ns))
 }
 
+/// After this time a wait for descriptors looks at them again. A socket that another process's use moves
+/// becomes another file under its number: poll(2), woken for the file of before, finds the new one by the
+/// number, not ready yet, and goes on waiting for the old one.
+const LOOK_AGAIN: Duration = Duration::from_secs(1);
+
 /// Drives the host for these descriptors, and then asks the kernel without waiting, until it has
 /// an answer other than 0. The caller is inside the library.
 fn until(
@@ -59,7 +64,14 @@ fn until(
     mask: *const sigset_t,
     mut ask: impl FnMut() -> c_int,
 ) -> c_int {
-    until_listed(net, fds, deadline, mask, &|| None, &mut ask)
+    loop {
+        let again = Instant::now() + LOOK_AGAIN;
+        let first = deadline.map_or(again, |deadline| deadline.min(again));
+        match until_listed(net, fds, Some(first), mask, &|| None, &mut ask) {
+            0 if !is_over(deadline) => {}
+            answer => return answer,
+        }
+    }
 }
 
 /// As [`until`], and drives also until a connection is in the list of `ready`.
