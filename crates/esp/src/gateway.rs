@@ -1,7 +1,7 @@
 //! A gateway: policies, tunnels and their SAs (RFC 4301).
 
 mod counters;
-mod one_link;
+mod one_armed;
 
 pub use counters::Counters;
 
