@@ -40,6 +40,18 @@ pub(crate) enum Endpoint {
     Relay(Arc<OwnedFd>),
 }
 
+impl Endpoint {
+    /// The descriptor that is ready when the socket is; `None` if it is not one of weir.
+    pub(crate) fn ready_fd(&self) -> Option<io::Result<BorrowedFd<'_>>> {
+        match self {
+            Endpoint::Listener(listener) => Some(listener.ready_fd()),
+            Endpoint::Stream(stream) => Some(stream.ready_fd()),
+            Endpoint::Udp(udp) => Some(udp.ready_fd()),
+            Endpoint::Open | Endpoint::Foreign(_) | Endpoint::Relay(_) => None,
+        }
+    }
+}
+
 /// The error of a call on a socket that has moved meanwhile: the call begins again. It is Linux'
 /// own `ERESTARTSYS`, which no application sees.
 pub(crate) const MOVED: c_int = 512;
@@ -390,12 +402,7 @@ impl Sock {
             // SAFETY: the command takes a number.
             unsafe { real::fcntl(end.as_raw_fd(), libc::F_SETFL, flags as usize) };
         }
-        let ready = match &before {
-            Endpoint::Stream(stream) => stream.ready_fd().ok(),
-            Endpoint::Listener(listener) => listener.ready_fd().ok(),
-            Endpoint::Udp(udp) => udp.ready_fd().ok(),
-            _ => None,
-        };
+        let ready = before.ready_fd().and_then(Result::ok);
         {
             let endpoint = self.endpoint.write();
             *endpoint.unwrap_or_else(PoisonError::into_inner) = Endpoint::Relay(Arc::clone(end));
@@ -434,15 +441,12 @@ impl Sock {
         act: impl FnOnce(BorrowedFd<'_>) -> T,
     ) -> Result<T, c_int> {
         let endpoint = self.endpoint();
-        let fd = match &endpoint {
-            Endpoint::Stream(stream) => stream.ready_fd(),
-            Endpoint::Listener(listener) => listener.ready_fd(),
-            Endpoint::Udp(udp) => udp.ready_fd(),
-            Endpoint::Foreign(_) => return Err(crate::fork::refuse()),
-            Endpoint::Relay(_) => return Err(MOVED),
-            Endpoint::Open => return Err(libc::EINVAL),
-        };
-        Ok(act(fd.map_err(|error| errno(&error))?))
+        match (endpoint.ready_fd(), &endpoint) {
+            (Some(fd), _) => Ok(act(fd.map_err(|error| errno(&error))?)),
+            (None, Endpoint::Foreign(_)) => Err(crate::fork::refuse()),
+            (None, Endpoint::Relay(_)) => Err(MOVED),
+            (None, _) => Err(libc::EINVAL),
+        }
     }
 
     /// Makes the socket one of weir: from now on its descriptors are those of `endpoint`.

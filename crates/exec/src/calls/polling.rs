@@ -8,6 +8,7 @@ use crate::cancel;
 use crate::host::{self, running};
 use crate::ready_sets::{self, ReadySet, Waiting};
 use crate::signals;
+use crate::sock::Endpoint;
 use crate::wait::drive;
 use crate::{real, table};
 use libc::{c_int, epoll_event, fd_set, nfds_t, pollfd, sigset_t, timespec, timeval};
@@ -50,11 +51,6 @@ fn duration(time: &timespec) -> Option<Duration> {
     (ns < 1_000_000_000).then(|| Duration::new(seconds, ns))
 }
 
-/// After this time a wait for descriptors looks at them again. A socket that another process's use moves
-/// becomes another file under its number: poll(2), woken for the file of before, finds the new one by the
-/// number, not ready yet, and goes on waiting for the old one.
-const LOOK_AGAIN: Duration = Duration::from_secs(1);
-
 /// Drives the host for these descriptors, and then asks the kernel without waiting, until it has
 /// an answer other than 0. The caller is inside the library.
 fn until(
@@ -64,14 +60,7 @@ fn until(
     mask: *const sigset_t,
     mut ask: impl FnMut() -> c_int,
 ) -> c_int {
-    loop {
-        let again = Instant::now() + LOOK_AGAIN;
-        let first = deadline.map_or(again, |deadline| deadline.min(again));
-        match until_listed(net, fds, Some(first), mask, &|| None, &mut ask) {
-            0 if !is_over(deadline) => {}
-            answer => return answer,
-        }
-    }
+    until_listed(net, fds, deadline, mask, &|| None, &mut ask)
 }
 
 /// As [`until`], and drives also until a connection is in the list of `ready`.
@@ -84,17 +73,13 @@ fn until_listed(
     ask: &mut dyn FnMut() -> c_int,
 ) -> c_int {
     let interrupts = signals::interrupts();
+    let own = |fd: &pollfd| table::own(fd.fd).map(|sock| sock.endpoint());
     let open = fds.iter().filter(|fd| fd.fd >= 0);
-    let mut waits: Vec<PollFd<'_>> = open
-        .map(|fd| {
-            // SAFETY: the number is not -1. If the descriptor is not open, the kernel says so.
-            let borrowed = unsafe { BorrowedFd::borrow_raw(fd.fd) };
-            PollFd::from_borrowed_fd(borrowed, PollFlags::from_bits_retain(fd.events as u16))
-        })
-        .collect();
     loop {
         let ready = ready();
         let list = ready.as_ref().map(|ready| ready.list());
+        let open: Vec<(&pollfd, Option<Endpoint>)> = open.clone().map(|fd| (fd, own(fd))).collect();
+        let mut waits = open.iter().map(waiting).collect();
         let driven = drive(net, list, &mut waits, deadline, interrupts, mask);
         if let Err(error) = driven {
             return answer(Err(error.raw_os_error()));
@@ -104,6 +89,18 @@ fn until_listed(
             ready => return ready,
         }
     }
+}
+
+/// What is waited for of a descriptor, which may be a socket of weir: then its own descriptor, whose number
+/// stays. If another process's use moves the socket, that one ends (`Sock::hand_over`), and the number that
+/// the application knows is another file: poll(2), woken for the file of before, would look up the number
+/// again, and go on waiting for a file that nothing changes any more.
+fn waiting<'a>((fd, own): &'a (&pollfd, Option<Endpoint>)) -> PollFd<'a> {
+    let ready = own.as_ref().and_then(Endpoint::ready_fd);
+    // SAFETY: the number is not -1. If the descriptor is not open, the kernel says so.
+    let known = || unsafe { BorrowedFd::borrow_raw(fd.fd) };
+    let waited = ready.and_then(Result::ok).unwrap_or_else(known);
+    PollFd::from_borrowed_fd(waited, PollFlags::from_bits_retain(fd.events as u16))
 }
 
 /// `poll(2)`.
