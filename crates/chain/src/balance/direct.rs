@@ -50,14 +50,14 @@ impl Balance {
             return;
         }
         if let Some(&at) = self.by_client.get(&client)
-            && let Some(server) = self.server(at)
+            && let Some((server, _)) = self.server(at)
         {
             packet.set_next_hop(server);
         }
     }
 
-    /// The first fragment has the ports; later ones follow it, and are dropped if they come before. A
-    /// packet with IP options goes here, too.
+    /// The first fragment has the ports; later ones follow it, and pass if they come before. A packet
+    /// with IP options goes here, too.
     fn share_fragment(
         &mut self,
         now: u64,
@@ -87,15 +87,9 @@ impl Balance {
             return Ok(());
         };
         let at = self.session(now, (src, src_port), packet)?;
-        if let Some((key, server)) = key.zip(self.server(at)) {
+        if let Some((key, (server, _))) = key.zip(self.server(at)) {
             self.fragments.first(now, key, server.into());
         }
         self.hit(now, at, Direction::Inward, packet)
-    }
-
-    /// The server of a session.
-    fn server(&self, at: u32) -> Option<Ipv4Addr> {
-        let session = self.sessions.get(at)?;
-        Some(self.members[usize::from(session.member)].server.end.0)
     }
 }

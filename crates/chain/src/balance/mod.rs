@@ -311,30 +311,24 @@ impl Balance {
         if self.config.direct_return.is_some() {
             return Ok(());
         }
-        let Some(&at) = self.by_client.get(&client) else {
-            if self.is_server(server) {
+        let known = self.by_client.get(&client).copied();
+        let Some(at) = known.filter(|at| self.server(*at) == Some(server)) else {
+            if self.ends.binary_search(&server).is_ok() {
                 // A session may begin, whose answers an entry would pass as they are.
                 packet.forfeit();
             }
             return Ok(());
         };
-        let member = self.sessions.get(at).map(|session| session.member);
-        let end = member.map(|member| self.members[usize::from(member)].server.end);
-        if end != Some(server) {
-            if self.is_server(server) {
-                packet.forfeit();
-            }
-            return Ok(());
-        }
         if !packet.is_whole() {
             return Err("malformed");
         }
         self.hit(now, at, Direction::Outward, packet)
     }
 
-    /// Whether this is the address and port of a server.
-    fn is_server(&self, end: (Ipv4Addr, u16)) -> bool {
-        self.ends.binary_search(&end).is_ok()
+    /// The address and port of a session's server.
+    fn server(&self, at: u32) -> Option<(Ipv4Addr, u16)> {
+        let session = self.sessions.get(at)?;
+        Some(self.members[usize::from(session.member)].server.end)
     }
 
     /// Whether servers are probed: then the probes' port is the stage's own.
