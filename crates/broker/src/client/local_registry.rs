@@ -159,7 +159,7 @@ mod tests {
                     in_process();
                 }
             });
-            let announced = (0..200).all(|_| announce(namespace).is_some());
+            let announced = (0..5_000).all(|_| announce(namespace).is_some());
             is_over.store(true, Ordering::Relaxed);
             assert!(announced, "a socket is gone");
         });

@@ -7,7 +7,7 @@ use crate::engine::Backend;
 use crate::engine::kernel::KernelBackend;
 use rustix::thread::{CapabilitySet, CapabilitySets, capabilities, set_capabilities};
 use weir_demux::Target;
-use weir_lab::net::Lab;
+use weir_lab::net::{Device, Lab};
 use weir_lab::testenv;
 use weir_lab::wait::until;
 use weir_wire::LinkType;
@@ -50,6 +50,22 @@ impl KernelDemux {
     }
 }
 
+/// Runs a function with a host's device and its demultiplexer, if this is root.
+fn with_demux(run: impl FnOnce(Device, KernelDemux) + Send) {
+    if !testenv::root() {
+        return;
+    }
+    let lab = Lab::new();
+    let (a, b) = (lab.host("a").unwrap(), lab.host("b").unwrap());
+    let (device, _) = lab.link(&a, &b).connect().unwrap();
+    a.run(|| {
+        let mut backend = KernelBackend::open().unwrap();
+        let facts = backend.by_index(device.index()).unwrap();
+        let demux = backend.demux(&facts).unwrap();
+        run(device, demux);
+    });
+}
+
 /// Runs a function without the right to load programs.
 fn without_rights<T>(run: impl FnOnce() -> T) -> T {
     let rights = capabilities(None).unwrap();
@@ -66,16 +82,7 @@ fn without_rights<T>(run: impl FnOnce() -> T) -> T {
 /// The kernel still delivers frames by the binding: they would come to the slot's next port.
 #[test]
 fn a_slot_whose_unbinding_failed_is_not_another_ports() {
-    if !testenv::root() {
-        return;
-    }
-    let lab = Lab::new();
-    let (a, b) = (lab.host("a").unwrap(), lab.host("b").unwrap());
-    let (device, _) = lab.link(&a, &b).connect().unwrap();
-    a.run(|| {
-        let mut backend = KernelBackend::open().unwrap();
-        let facts = backend.by_index(device.index()).unwrap();
-        let mut demux = backend.demux(&facts).unwrap();
+    with_demux(|_, mut demux| {
         demux.attach(Attach::Tc).unwrap();
         let [failed, witness, last] = [(); 3].map(|()| demux.slot());
         let bound = demux.bind_slot(last, "udp dst port 53").unwrap();
@@ -103,16 +110,7 @@ fn a_slot_whose_unbinding_failed_is_not_another_ports() {
 /// Attaching goes on while the first binding's program is loaded: that binding has the refusal.
 #[test]
 fn the_first_binding_is_refused_if_nothing_can_be_attached() {
-    if !testenv::root() {
-        return;
-    }
-    let lab = Lab::new();
-    let (a, b) = (lab.host("a").unwrap(), lab.host("b").unwrap());
-    let (device, _) = lab.link(&a, &b).connect().unwrap();
-    a.run(|| {
-        let mut backend = KernelBackend::open().unwrap();
-        let facts = backend.by_index(device.index()).unwrap();
-        let mut demux = backend.demux(&facts).unwrap();
+    with_demux(|device, mut demux| {
         device.delete().unwrap();
         demux.attach(Attach::Tc).unwrap();
         assert_eq!(demux.attached(), Some(Attach::Tc));
