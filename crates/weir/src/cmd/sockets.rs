@@ -17,6 +17,7 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
+use std::thread::{Builder, ScopedJoinHandle};
 use std::time::{Duration, Instant};
 
 /// Show the sockets of programs that weir exec runs
@@ -189,11 +190,16 @@ fn ask_all(users: Vec<(u32, [PathBuf; 2])>) -> Vec<User> {
             user
         };
         std::thread::scope(|scope| {
-            let asked: Vec<_> = users
-                .iter()
-                .map(|user| scope.spawn(move || ask(user)))
-                .collect();
-            all.extend(asked.into_iter().filter_map(|user| user.join().ok()));
+            let begin = |user| Builder::new().spawn_scoped(scope, move || ask(user));
+            let asked: Vec<_> = users.iter().map(|user| (user, begin(user))).collect();
+            for (user, thread) in asked {
+                // Without a thread, one after the other.
+                all.push(match thread.map(ScopedJoinHandle::join) {
+                    Ok(Ok(asked)) => asked,
+                    Ok(Err(panic)) => std::panic::resume_unwind(panic),
+                    Err(_) => ask(user),
+                });
+            }
         });
     }
     all
@@ -371,7 +377,8 @@ impl User {
                     // It may have a name in each folder.
                     Ok(Some(process)) if self.pids.insert(process.pid) => asked.push(process),
                     Ok(_) => {}
-                    Err(error) => self.has_no_answer(name.parse().unwrap_or(0), &error),
+                    // Whose name it is, is not known: in a container another process has the number.
+                    Err(error) => self.note_silent(name.parse().unwrap_or(0), None, &error),
                 }
             }
             self.read(asked);
@@ -379,10 +386,14 @@ impl User {
     }
 
     fn has_no_answer(&mut self, pid: i32, why: &impl Display) {
+        self.note_silent(pid, command(pid), why);
+    }
+
+    fn note_silent(&mut self, pid: i32, command: Option<String>, why: &impl Display) {
         self.silent.push(Silent {
             pid,
             uid: self.uid,
-            command: command(pid),
+            command,
             error: why.to_string().chars().take(WHY_MAX).collect(),
         });
     }
