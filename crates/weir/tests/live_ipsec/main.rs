@@ -29,6 +29,27 @@ const OUTSIDE_V6: [&str; 2] = ["fd00:1::1", "fd00:2::1"];
 /// A comment in a tunnel, whose ends are of IPv6 then.
 const V6: &str = "# over IPv6";
 
+/// Connects two hosts, with these addresses.
+fn connect(lab: &Lab, one: (&Host, &str), other: (&Host, &str)) {
+    let (first, second) = lab.link(one.0, other.0).connect().unwrap();
+    for (device, text) in [(first, one.1), (second, other.1)] {
+        let address: IpAddr = text.parse().unwrap();
+        device.add_address(address, 24).unwrap();
+    }
+}
+
+/// Default routes: of the hosts to the gateways, of these to the router.
+fn routes_lead_out(a: &Host, b: &Host, gateways: [&Host; 2]) {
+    for (host, via) in [
+        (a, "10.1.0.1"),
+        (b, "10.2.0.1"),
+        (gateways[0], "192.0.2.254"),
+        (gateways[1], "198.51.100.254"),
+    ] {
+        ip(host, &["route", "add", "default", "via", via]);
+    }
+}
+
 /// A host, a gateway, a router, a gateway, a host.
 struct Net {
     a: Host,
@@ -53,20 +74,9 @@ impl Net {
             (&g2, &middle, OUTSIDE[1], "198.51.100.254"),
         ];
         for (one, other, at_one, at_other) in links {
-            let (first, second) = lab.link(one, other).connect().unwrap();
-            for (device, text) in [(first, at_one), (second, at_other)] {
-                let address: IpAddr = text.parse().unwrap();
-                device.add_address(address, 24).unwrap();
-            }
+            connect(&lab, (one, at_one), (other, at_other));
         }
-        for (host, via) in [
-            (&a, "10.1.0.1"),
-            (&b, "10.2.0.1"),
-            (&g1, "192.0.2.254"),
-            (&g2, "198.51.100.254"),
-        ] {
-            ip(host, &["route", "add", "default", "via", via]);
-        }
+        routes_lead_out(&a, &b, [&g1, &g2]);
         for (host, device, address) in [
             (&g1, "eth1", OUTSIDE_V6[0]),
             (&middle, "eth0", "fd00:1::fe"),

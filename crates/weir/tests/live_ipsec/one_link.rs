@@ -1,11 +1,9 @@
 //! A gateway with one link, for its hosts and its peers.
 
-use super::{INSIDE, Net, OUTSIDE, frames, hidden, text};
+use super::{INSIDE, Net, OUTSIDE, connect, frames, hidden, routes_lead_out};
 use crate::common::{Folder, weir};
 use crate::live::{self, Running, WAIT_MAX, ip};
-use std::fs;
 use std::net::IpAddr;
-use std::os::unix::fs::PermissionsExt;
 use std::time::Duration;
 use weir_lab::net::{Host, Lab, traffic};
 use weir_lab::testenv;
@@ -32,24 +30,9 @@ fn net(name: &str) -> Option<(Net, Host)> {
             device.add_address(address, 24).unwrap();
         }
     }
-    for (one, other, at_one, at_other) in [
-        (&b, &g2, INSIDE[1], "10.2.0.1"),
-        (&g2, &middle, OUTSIDE[1], "198.51.100.254"),
-    ] {
-        let (first, second) = lab.link(one, other).connect().unwrap();
-        for (device, text) in [(first, at_one), (second, at_other)] {
-            let address: IpAddr = text.parse().unwrap();
-            device.add_address(address, 24).unwrap();
-        }
-    }
-    for (host, via) in [
-        (&a, "10.1.0.1"),
-        (&b, "10.2.0.1"),
-        (&g1, "192.0.2.254"),
-        (&g2, "198.51.100.254"),
-    ] {
-        ip(host, &["route", "add", "default", "via", via]);
-    }
+    connect(&lab, (&b, INSIDE[1]), (&g2, "10.2.0.1"));
+    connect(&lab, (&g2, OUTSIDE[1]), (&middle, "198.51.100.254"));
+    routes_lead_out(&a, &b, [&g1, &g2]);
     ip(&middle, &["route", "add", "10.1.0.0/16", "via", OUTSIDE[0]]);
     middle.set_sysctl("net.ipv4.ip_forward", "1").unwrap();
     let gateways = [g1, g2];
@@ -70,9 +53,7 @@ fn a_gateway_needs_one_link_only() {
         return;
     };
     let capture = net.middle.capture().unwrap();
-    let path = net.folder.path("sa0.toml");
-    fs::write(&path, text(0, &[1], "")).unwrap();
-    fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).unwrap();
+    let path = net.write(0, &[1], "");
     let json = net.json(0);
     let arguments = ["ipsec", "eth0", "--sa", &path, "--stats-json", &json];
     let arguments = [&arguments[..], &["--hang-ms", "5000"]].concat();
