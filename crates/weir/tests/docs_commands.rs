@@ -230,3 +230,30 @@ fn benches_tests_and_examples_of_pages_are_there() {
     assert!(checked > 15, "only {checked} were found");
     assert!(faults.is_empty(), "{}", faults.join("\n"));
 }
+
+/// Helps are wrapped at 100 columns, also what a source has wrapped already: single words would stand on
+/// lines of their own.
+#[test]
+fn closing_texts_of_helps_are_wrapped_once() {
+    const WIDTH: usize = 100;
+    let (mut folders, mut seen) = (vec![root().join("crates/weir/src")], 0);
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                folders.push(path);
+                continue;
+            }
+            let text = fs::read_to_string(&path).unwrap();
+            for help in text.split("after_help = \"\\\n").skip(1) {
+                seen += 1;
+                for line in help.split("\")]").next().unwrap().lines() {
+                    let shown = line.replace("\\\"", "\"");
+                    let len = shown.chars().count();
+                    assert!(len <= WIDTH, "{}: {len} columns: {shown}", path.display());
+                }
+            }
+        }
+    }
+    assert!(seen > 20, "{seen} closing texts");
+}

@@ -84,8 +84,7 @@ impl Options {
             return Ok(());
         };
         let name = path.display();
-        let is_folder = path.is_dir();
-        if is_folder {
+        if path.is_dir() {
             let why =
                 format!("--tls-keys {name}: a folder; give the file that SSLKEYLOGFILE names");
             return Err(CliError::refused(why));

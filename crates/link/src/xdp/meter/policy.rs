@@ -29,7 +29,8 @@ impl Meter {
 
     /// Sets the policy of a row. A row that `is_new` to its session begins with full buckets and the
     /// whole quota; another one keeps what is left, and gains or loses by how much the quota has
-    /// changed. Another rate is in force at once: what CPUs have leased by the former one is given up.
+    /// changed. Another rate is in force at once, but for a frame that a program has begun: what CPUs
+    /// have leased by the former one is given up.
     ///
     /// # Errors
     /// If the meter was made without policies, or has no such row.

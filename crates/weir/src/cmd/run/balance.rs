@@ -14,9 +14,10 @@ const PROBES_DEFAULT: u32 = 3;
 ///
 /// Routes as `weir route` does, with the kernel's routes. Clients come by
 /// OUTSIDE; servers are behind INSIDE, or on the same link, and answer by way of
-/// weir, or with --direct-return by themselves. weir probes servers of TCP by a connection, or by a request of HTTP; one
-/// that is down gets no connections. Short for a configuration of `weir run`,
-/// which --print shows; there SIGHUP changes the servers while it runs.
+/// weir, or with --direct-return by themselves. weir probes servers of TCP by a
+/// connection, or by a request of HTTP; one that is down gets no connections.
+/// Short for a configuration of `weir run`, which --print shows; there SIGHUP
+/// changes the servers while it runs.
 #[derive(clap::Args, Debug)]
 #[command(after_help = "\
 Examples:

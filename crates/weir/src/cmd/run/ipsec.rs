@@ -33,8 +33,8 @@ const MTU_DEFAULT: usize = 1500;
 /// Routes as `weir route` does, with the kernel's routes. What goes between the
 /// links INSIDE and OUTSIDE is protected by ESP (RFC 4303), passes as it is, or
 /// is dropped, as the policies of FILE say; docs/reference/sa.md explains each
-/// key. Without INSIDE the hosts are on the link of the peers. The file has keys, so that others than its owner must not be able to
-/// read it. SIGHUP has weir read it again: SAs that stay go on, without loss.
+/// key. Without INSIDE the hosts are on the link of the peers. The file has keys,
+/// so that others than its owner must not be able to read it. SIGHUP has weir read it again: SAs that stay go on, without loss.
 /// With --kernel-sas the kernel's databases of SAs and policies (XFRM) take the
 /// place of the file, so that an IKE daemon such as strongSwan's makes both, and
 /// changes them. --strongswan does so where the kernel has no ESP. Short
