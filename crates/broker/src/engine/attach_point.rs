@@ -127,6 +127,11 @@ impl<F: Backend> Engine<F> {
     }
 }
 
+/// The attach point that is tried first for an interface's first port.
+pub(super) fn first_attach(asked: &OpenPort) -> Option<Attach> {
+    wanted(|| std::iter::once(asked), None).first().copied()
+}
+
 /// The attach points that serve the ports, the best first; later ones are for
 /// drivers without support.
 fn wanted<'a, I>(asked: impl Fn() -> I, now: Option<Attach>) -> Vec<Attach>

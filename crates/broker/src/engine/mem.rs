@@ -394,7 +394,11 @@ impl Backend for MemBackend {
         lock(&self.inner).interfaces.get(&ifindex).cloned()
     }
 
-    fn demux(&mut self, facts: &InterfaceInfo) -> Result<MemDemux, Refusal> {
+    fn demux(
+        &mut self,
+        facts: &InterfaceInfo,
+        _attach: Option<Attach>,
+    ) -> Result<MemDemux, Refusal> {
         let shared = Arc::new(Mutex::new(Shared {
             plan: Plan::new(0x5eed),
             verdict: Verdict::new(),

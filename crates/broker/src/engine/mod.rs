@@ -195,11 +195,16 @@ pub trait Backend {
     /// The interface with that ifindex; `None` if it is gone.
     fn by_index(&mut self, ifindex: u32) -> Option<InterfaceInfo>;
 
-    /// Makes a demultiplexer for an interface, without ports.
+    /// Makes a demultiplexer for an interface, without ports. It will be attached at `attach`, if
+    /// that is known: attaching may begin, as of [`attach`](InterfaceDemux::attach).
     ///
     /// # Errors
     /// If the kernel refuses.
-    fn demux(&mut self, facts: &InterfaceInfo) -> Result<Self::Demux, Refusal>;
+    fn demux(
+        &mut self,
+        facts: &InterfaceInfo,
+        attach: Option<Attach>,
+    ) -> Result<Self::Demux, Refusal>;
 
     /// Adopts the demultiplexer of an interface from the former broker, without
     /// bindings: frames follow the former ones until

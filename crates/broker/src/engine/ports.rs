@@ -1,5 +1,6 @@
 //! Open ports, and the operations on them.
 
+use super::attach_point::first_attach;
 use super::fanout::{Bound, Groups};
 use super::finished::Ready;
 use super::lingering_rings::{LingeringRing, LingeringRings};
@@ -12,8 +13,8 @@ use crate::compile::{Compiler, Source};
 use crate::interface::InterfaceInfo;
 use crate::policy::{Denied, Policy, Reservation};
 use crate::protocol::{
-    ErrorKind, Event, InterfaceStatus, MESSAGE_LEN_MAX, OpenPort, Opened, PortStatus, Refusal,
-    Response,
+    Attach, ErrorKind, Event, InterfaceStatus, MESSAGE_LEN_MAX, OpenPort, Opened, PortStatus,
+    Refusal, Response,
 };
 use crate::runtime_dir::RuntimeDir;
 use std::collections::btree_map::Entry;
@@ -210,7 +211,7 @@ impl<F: Backend> Engine<F> {
             ring_min: None,
             ..asked
         };
-        self.interface(facts)?;
+        self.interface(facts, first_attach(&asked))?;
         if let Some(first) = self.interfaces.get_mut(&ifindex)
             && first.ports == 0
         {
@@ -472,13 +473,14 @@ impl<F: Backend> Engine<F> {
         compiled(guards, grant, facts, source, snap_len)
     }
 
-    /// Demultiplexes an interface, with the host's claims bound, if it is new.
-    pub(super) fn interface(&mut self, facts: InterfaceInfo) -> Result<(), Refusal> {
+    /// Demultiplexes an interface, with the host's claims bound, if it is new; then it will be
+    /// attached at `attach`.
+    fn interface(&mut self, facts: InterfaceInfo, attach: Option<Attach>) -> Result<(), Refusal> {
         if let Some(known) = self.interfaces.get_mut(&facts.ifindex) {
             known.info = facts.as_reported(&known.info);
             return Ok(());
         }
-        let mut divider = self.fabric.demux(&facts)?;
+        let mut divider = self.fabric.demux(&facts, attach)?;
         let claims = bind_claims(&self.policy, &facts, &mut divider, &[])?;
         let ifindex = facts.ifindex;
         let interface = Interface {

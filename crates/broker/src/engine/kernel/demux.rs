@@ -87,17 +87,30 @@ impl std::fmt::Debug for Plan {
 impl KernelDemux {
     pub(super) fn new(
         facts: &InterfaceInfo,
+        attach: Option<Attach>,
         namespace: u64,
         events_fd: Arc<OwnedFd>,
         pins: Option<Pins>,
     ) -> Result<KernelDemux, Refusal> {
+        if let Some(pins) = &pins {
+            pins.sweep().map_err(system)?;
+        }
+        // Beside making the maps, which takes about 10 ms: counters of each port for each CPU.
+        let first = attach.filter(|attach| !ingress(*attach).is_xdp());
+        let mut attaching = None;
+        if let Some(attach) = first {
+            let begun = attach_to_tc(facts.ifindex, facts.is_loopback, attach, pins.as_ref())?;
+            attaching = Some((attach, begun));
+        }
         let plan = plan(facts);
         let maps = PlanMaps::new(&plan).map_err(system)?;
         if let Some(pins) = &pins {
-            pins.sweep().map_err(system)?;
             maps.pin(&pins.folder).map_err(system)?;
         }
         let mut divider = KernelDemux::create(facts, namespace, events_fd, pins, plan, maps)?;
+        if let Some((attach, attaching)) = attaching {
+            divider.begin(attach, attaching);
+        }
         divider.order(RING_DEFAULT);
         Ok(divider)
     }
@@ -361,20 +374,12 @@ impl KernelDemux {
         Ok(())
     }
 
-    /// Begins to attach to the hooks of tc, where nothing is attached yet. The first binding waits
-    /// for it.
-    fn begin(&mut self, attach: Attach) -> Result<(), Refusal> {
-        let mut hooks = vec![ingress(attach)];
-        // Frames sent on the loopback are received there: egress would see them twice.
-        if !self.is_loopback {
-            hooks.insert(0, Hook::TcEgress);
-        }
-        let pins = self.pins.as_ref().map(|pins| Arc::clone(&pins.folder));
-        let attaching = Attaching::start(self.ifindex, hooks, pins).map_err(system)?;
+    /// Programs are being attached at this point of tc, where nothing is attached yet. The first
+    /// binding waits for it.
+    fn begin(&mut self, attach: Attach, attaching: Attaching) {
         self.attaching = Some(attaching);
         self.attached = Some(attach);
         self.is_stale = true;
-        Ok(())
     }
 
     /// Detaches the plan from XDP hooks, except one.
@@ -414,6 +419,22 @@ impl KernelDemux {
             self.worker.submit(Job::Grace { epoch });
         }
     }
+}
+
+/// Begins to attach to the hooks of tc.
+fn attach_to_tc(
+    ifindex: u32,
+    is_loopback: bool,
+    attach: Attach,
+    pins: Option<&Pins>,
+) -> Result<Attaching, Refusal> {
+    let mut hooks = vec![ingress(attach)];
+    // Frames sent on the loopback are received there: egress would see them twice.
+    if !is_loopback {
+        hooks.insert(0, Hook::TcEgress);
+    }
+    let pins = pins.map(|pins| Arc::clone(&pins.folder));
+    Attaching::start(ifindex, hooks, pins).map_err(system)
 }
 
 fn plan(facts: &InterfaceInfo) -> KernelPlan {
@@ -479,7 +500,9 @@ impl InterfaceDemux for KernelDemux {
         self.settle()?;
         let to = ingress(attach);
         if self.dispatchers.is_empty() && !to.is_xdp() && !self.is_batching {
-            self.begin(attach)?;
+            let (ifindex, pins) = (self.ifindex, self.pins.as_ref());
+            let attaching = attach_to_tc(ifindex, self.is_loopback, attach, pins)?;
+            self.begin(attach, attaching);
             if self.plan.0.is_empty() {
                 return Ok(());
             }

@@ -24,7 +24,7 @@ pub(crate) use pins::{pinned_interfaces, sweep};
 
 use super::{Backend, MadePath};
 use crate::interface::InterfaceInfo;
-use crate::protocol::{ErrorKind, Refusal};
+use crate::protocol::{Attach, ErrorKind, Refusal};
 use crate::runtime_dir::RuntimeDir;
 use egress_pool::EgressPool;
 use pins::Pins;
@@ -155,9 +155,15 @@ impl Backend for KernelBackend {
         InterfaceInfo::try_from(self.interfaces.numbered(ifindex).ok()?).ok()
     }
 
-    fn demux(&mut self, facts: &InterfaceInfo) -> Result<KernelDemux, Refusal> {
+    fn demux(
+        &mut self,
+        facts: &InterfaceInfo,
+        attach: Option<Attach>,
+    ) -> Result<KernelDemux, Refusal> {
+        self.check_namespace()?;
         let pins = self.pins(facts)?;
-        KernelDemux::new(facts, self.namespace, Arc::clone(&self.wake_fd), pins)
+        let events = Arc::clone(&self.wake_fd);
+        KernelDemux::new(facts, attach, self.namespace, events, pins)
     }
 
     fn adopt(&mut self, facts: &InterfaceInfo) -> Result<Option<KernelDemux>, Refusal> {

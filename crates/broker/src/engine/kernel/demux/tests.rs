@@ -61,7 +61,7 @@ fn with_demux(run: impl FnOnce(Device, KernelDemux) + Send) {
     a.run(|| {
         let mut backend = KernelBackend::open().unwrap();
         let facts = backend.by_index(device.index()).unwrap();
-        let demux = backend.demux(&facts).unwrap();
+        let demux = backend.demux(&facts, None).unwrap();
         run(device, demux);
     });
 }
