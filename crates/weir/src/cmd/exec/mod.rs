@@ -38,9 +38,9 @@ use weir_socket::{HostPlan, SocketRule};
 {}
 
 One process has the link: the first that needs it, of all that PROGRAM starts. The others get their
-sockets from that one. If the link goes, a line on standard error names it, and the sockets fail as on
-a host whose interface went down. The kernel's packet filter (nftables) does not see the sockets, and ss(8) does not list
-them: weir sockets does.
+sockets from that one. If the link goes, a line on standard error names it, and the sockets fail as
+on a host whose interface went down. The kernel's packet filter (nftables) does not see the sockets,
+and ss(8) does not list them: weir sockets does.
 
 Examples:
   weir exec --pcap -- tcpdump -ni eth0 'udp port 53'

@@ -107,9 +107,9 @@ const AFTER: &str = "\
 The store is a file of SQLite: --store, else $STATE_DIRECTORY/usage.db (systemd), else, for root,
 /var/lib/weir/usage.db, for others $XDG_STATE_HOME/weir/usage.db (~/.local/state/weir/usage.db).
 
-Exit status: 0; 1 if the store cannot be read, a proof does not hold, an audit finds a difference or an
-agreement is not kept; 2 for a request that is
-refused; 129, 130 or 143 after SIGHUP, SIGINT or SIGTERM.";
+Exit status: 0; 1 if the store cannot be read, a proof does not hold, an audit finds a difference or
+an agreement is not kept; 2 for a request that is refused; 129, 130 or 143 after SIGHUP, SIGINT or
+SIGTERM.";
 
 /// Spans of time.
 #[derive(clap::ValueEnum, Clone, Copy, Debug)]
