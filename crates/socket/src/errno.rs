@@ -22,6 +22,15 @@ pub(crate) fn tcp(error: TcpError) -> Errno {
     }
 }
 
+/// As `connect(2)` fails before the first segment: with `EADDRNOTAVAIL`, as on Linux, where a
+/// connection has the same two addresses and ports already.
+pub(crate) fn connect(error: TcpError) -> Errno {
+    match error {
+        TcpError::AddrInUse(_) => Errno::ADDRNOTAVAIL,
+        error => tcp(error),
+    }
+}
+
 /// As `bind(2)` and `connect(2)` fail.
 pub(crate) fn bind(error: BindError) -> Errno {
     match error {

@@ -236,7 +236,7 @@ impl Guest {
             let request = Request::from_bytes(message)?;
             let (bytes, opened) = match self.answer(request, house) {
                 Ok((body, opened)) => (with_error(0, &body), opened),
-                Err(libc::EADDRINUSE) if !is_second => {
+                Err(libc::EADDRINUSE | libc::EADDRNOTAVAIL) if !is_second => {
                     self.put_off = Some(message.to_vec());
                     *again = true;
                     return Some((interest, None));

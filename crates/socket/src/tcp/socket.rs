@@ -112,7 +112,8 @@ impl TcpSocket {
     /// Connects (`connect(2)`) and waits for the peer's answer, up to `timeout`.
     ///
     /// # Errors
-    /// `ECONNREFUSED`, `ETIMEDOUT`, `ENETUNREACH`, `EADDRINUSE`.
+    /// `ECONNREFUSED`, `ETIMEDOUT`, `ENETUNREACH`; `EADDRNOTAVAIL` if a connection has the same two
+    /// addresses and ports.
     pub fn connect(self, remote: SocketAddr, timeout: Option<Duration>) -> io::Result<TcpStream> {
         let deadline = timeout.and_then(|time| Instant::now().checked_add(time));
         let stream = self.start(remote)?;
@@ -124,7 +125,7 @@ impl TcpSocket {
     /// when the connection is open or has failed; [`TcpStream::take_error`] says which.
     ///
     /// # Errors
-    /// `ENETUNREACH`, `EADDRINUSE`.
+    /// `ENETUNREACH`; `EADDRNOTAVAIL` if a connection has the same two addresses and ports.
     pub fn start(self, remote: SocketAddr) -> io::Result<TcpStream> {
         let (stream, ()) = self.open(remote, |state, now_ns, local| {
             let id = state.stack.tcp_connect(now_ns, local, remote)?;
@@ -159,7 +160,7 @@ impl TcpSocket {
             match self.start_on(shard, &connect) {
                 Ok((id, taken)) => return Ok((TcpStream::of(&self.net, shard, id), taken)),
                 // This stack may be out of transport ports while another is not.
-                Err(error @ (Errno::ADDRINUSE | Errno::NOBUFS)) => last = error,
+                Err(error @ Errno::NOBUFS) => last = error,
                 Err(error) => return Err(error.into()),
             }
         }
@@ -191,7 +192,7 @@ impl TcpSocket {
         state.check()?;
         state.apply_addressing();
         let opened = connect(&mut state, shared.now_ns(), self.local);
-        let (id, taken) = opened.map_err(errno::tcp)?;
+        let (id, taken) = opened.map_err(errno::connect)?;
         let set = state.stack.tcp_set_options(id, self.options);
         set.map_err(errno::tcp)?;
         state.socket_waiters(Id::Stream(id));
