@@ -14,6 +14,9 @@ use weir_lab::results::{Bar, Recorder, Unit};
 /// Frames a second: one comes each millisecond, whenever a command is ready.
 const RATE: f64 = 1e3;
 const ROUNDS: usize = 21;
+/// Before each command: the kernel detaches the one before from tc's hooks, with the lock that attaching
+/// needs, for two grace periods of RCU after its end.
+const IDLE: Duration = Duration::from_millis(150);
 const MOST_MS: f64 = 50.0;
 const TOP: &str = "weir top";
 
@@ -59,6 +62,7 @@ const COMMANDS: [Started; 4] = [
 
 /// Milliseconds until the output contains the words.
 fn once(bed: &Bed, (name, command, words): &Started) -> f64 {
+    std::thread::sleep(IDLE);
     let mut command = command(bed);
     command.stdout(Stdio::piped()).stderr(Stdio::null());
     let mut command = command.into();
