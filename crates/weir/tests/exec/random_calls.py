@@ -107,14 +107,17 @@ class Run:
 
     def peer(self, family, kind):
         """An address that a socket has, or any; a stream of Linux that has failed to connect to an address
-        of IPv4 cannot connect to one of IPv6 any more."""
+        of IPv4 cannot connect to one of IPv6 any more. Not one that a UDP socket got by a datagram without a
+        destination, where weir receives nothing: it is unspecified, with a temporary port."""
         fd, at, of = self.some()
         if at == family and self.random.random() < 0.7:
             try:
                 with self.held(fd, family, of) as named:
                     name = named.getsockname()
-                    plain = name[1] in self.ports and "ffff" not in name[0]
-                    if name[1] and (of == kind == DATAGRAM or plain):
+                    is_chosen = name[1] in self.ports
+                    plain = is_chosen and "ffff" not in name[0]
+                    is_any = name[0] in ("0.0.0.0", "::") and not is_chosen
+                    if name[1] and (of == kind == DATAGRAM and not is_any or plain):
                         return family, *name[:2]
             except OSError:
                 pass
@@ -396,9 +399,22 @@ class Run:
         number = getattr(socket, option)
         self.with_held(f"getsockopt {option}", fd, family, kind, lambda it: it.getsockopt(level, number))
 
+    def differs(self, fd, family, kind, option):
+        """Whether the option is of a listener, whose waiting connections have those of accept(2) with weir; or
+        is one that Linux confuses after a failed connect."""
+        try:
+            with self.held(fd, family, kind) as it:
+                if option == "TCP_NOTSENT_LOWAT":
+                    it.getpeername()
+                return kind == STREAM and it.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN) == 1
+        except OSError:
+            return option == "TCP_NOTSENT_LOWAT"
+
     def setsockopt(self):
         fd, family, kind = self.some()
         level, option, values = self.option(kind)
+        if self.differs(fd, family, kind, option):
+            return
         number, value = getattr(socket, option), self.choose(*values)
         self.with_held(
             f"setsockopt {option} {value}", fd, family, kind, lambda it: it.setsockopt(level, number, value)
@@ -407,6 +423,8 @@ class Run:
 
     def linger(self):
         fd, family, kind = self.some()
+        if self.differs(fd, family, kind, "SO_LINGER"):
+            return
         value = struct.pack("ii", self.choose(0, 1, 1), 0)
         self.with_held(
             f"linger {value.hex()}",
