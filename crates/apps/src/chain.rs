@@ -251,6 +251,12 @@ impl BoxConfig {
         }
     }
 
+    /// The links that have a scheduler, by name, each with it.
+    pub fn scheduled(&self) -> impl Iterator<Item = (&str, &SchedulerConfig)> {
+        let links = self.router.links.iter().zip(&self.schedulers);
+        links.filter_map(|(link, scheduler)| Some((&*link.name, scheduler.as_ref()?)))
+    }
+
     /// Chunks of memory that frames in the links' queues occupy, at most; 0 if no link has a
     /// scheduler.
     pub fn chunks_max(&self) -> u32 {

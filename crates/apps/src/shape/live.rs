@@ -1,23 +1,16 @@
 //! Two links, and the shaper of each.
 
 use super::config::ShapeConfig;
+use super::output::Output;
 use super::shaper::Shaper;
 use std::ops::ControlFlow;
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
-use weir_sched::Next;
 use weir_tap::switch::{Decision, Settings, Switch};
 use weir_tap::{Bypass, ChunkCounts, Config, Frame, LinkId, Pull, Tap, TapError};
 
 /// Number of frames taken from a link before output is sent.
 const BATCH: usize = 64;
-
-/// Largest number of frames that were given to a link and that its device has not taken. A
-/// frame in the device's queue cannot be overtaken any more.
-const UNSENT_MAX: u32 = 256;
-
-/// Interval at which a device with unsent frames is asked whether it took some.
-const RETRY: Duration = Duration::from_micros(50);
 
 /// Longest sleep, and so the interval at which `visit` is called when idle.
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
@@ -32,7 +25,7 @@ pub struct Snapshot<'a> {
     /// Which frames pass.
     pub switch: &'a Switch,
     /// The queues of each link, if it has a scheduler.
-    pub shapers: &'a [Option<Shaper<Frame>>; 2],
+    pub shapers: &'a [Option<Shaper<Frame>>],
     /// The shaper has ended; the view is final.
     pub is_last: bool,
 }
@@ -66,14 +59,14 @@ pub fn run(
         names: config.links.clone(),
         links: tap.links().collect(),
         switch: Switch::new(Settings::wire(2), seed),
-        shapers,
+        output: Output::new(shapers.into()),
         began: Instant::now(),
         batch: Vec::with_capacity(BATCH),
         is_overtaken,
         epoch: 0,
     };
     let ran = running.run(&mut tap, &mut visit);
-    running.flush();
+    running.output.flush();
     let view = Snapshot {
         is_last: true,
         ..running.view(&tap)
@@ -92,7 +85,7 @@ struct Running {
     names: [String; 2],
     links: Vec<LinkId>,
     switch: Switch,
-    shapers: [Option<Shaper<Frame>>; 2],
+    output: Output,
     began: Instant,
     batch: Vec<Frame>,
     is_overtaken: bool,
@@ -125,10 +118,8 @@ impl Running {
             for from in 0..2 {
                 self.take(tap, from, now)?;
             }
-            wait = POLL_INTERVAL;
-            for link in 0..2 {
-                wait = wait.min(self.send(tap, link)?);
-            }
+            let next = self.output.send(tap, &self.links, self.now())?;
+            wait = next.map_or(POLL_INTERVAL, |next| next.min(POLL_INTERVAL));
             tap.push()?;
         }
     }
@@ -142,7 +133,7 @@ impl Running {
             names: &self.names,
             tap,
             switch: &self.switch,
-            shapers: &self.shapers,
+            shapers: self.output.shapers(),
             is_last: false,
         }
     }
@@ -152,12 +143,8 @@ impl Running {
     fn notice_bypass(&mut self, tap: &Tap) {
         let epoch = tap.epoch();
         if std::mem::replace(&mut self.epoch, epoch) != epoch && self.is_overtaken {
-            self.flush();
+            self.output.flush();
         }
-    }
-
-    fn flush(&mut self) {
-        self.shapers.iter_mut().flatten().for_each(Shaper::flush);
     }
 
     /// Takes frames of a link, and queues them at the other one.
@@ -170,43 +157,8 @@ impl Running {
                 Decision::Flood { vlan } if self.switch.passes(to, vlan) => {}
                 Decision::Flood { .. } | Decision::Drop(_) => continue,
             }
-            match &mut self.shapers[to] {
-                Some(shaper) => shaper.enqueue(now, frame),
-                None => _ = tap.give(self.links[to], frame)?,
-            }
+            self.output.give(tap, &self.links, to, frame, now)?;
         }
         Ok(())
     }
-
-    /// Gives a link the frames that leave now; returns the time until the next one does.
-    fn send(&mut self, tap: &mut Tap, link: usize) -> Result<Duration, TapError> {
-        let now = self.now();
-        let wait = match &mut self.shapers[link] {
-            Some(shaper) => send(shaper, tap, self.links[link], now)?,
-            None => None,
-        };
-        Ok(wait.unwrap_or(POLL_INTERVAL))
-    }
-}
-
-/// Gives a link the frames of its queues that leave `now`; returns the time until the next one
-/// does, or `None` if none waits.
-pub(crate) fn send(
-    shaper: &mut Shaper<Frame>,
-    tap: &mut Tap,
-    link: LinkId,
-    now: u64,
-) -> Result<Option<Duration>, TapError> {
-    if shaper.waiting() == 0 {
-        return Ok(None);
-    }
-    let room = UNSENT_MAX.saturating_sub(tap.unsent(link)?);
-    for _ in 0..room {
-        match shaper.dequeue(now) {
-            Next::Frame(frame) => _ = tap.give(link, frame)?,
-            Next::At(at) => return Ok(Some(Duration::from_nanos(at.saturating_sub(now)))),
-            Next::Empty => return Ok(None),
-        }
-    }
-    Ok(Some(RETRY))
 }

@@ -16,12 +16,13 @@
 mod classify;
 pub mod config;
 mod live;
+mod output;
 mod shaper;
 #[cfg(test)]
 mod tests;
 mod values;
 
-pub(crate) use live::send;
 pub use live::{Snapshot, run};
+pub(crate) use output::Output;
 pub use shaper::{Shaped, Shaper};
 pub use weir_sched::{ClassCounts, Next};

@@ -115,6 +115,11 @@ impl<B: Shaped> Shaper<B> {
         })
     }
 
+    /// The name of the class of a frame.
+    pub fn class_of(&mut self, frame: &[u8]) -> &str {
+        &self.names[self.classifier.class(frame, frame.len())]
+    }
+
     /// Queues a frame that came at `now`, or drops it, or others for it.
     #[inline]
     pub fn enqueue(&mut self, now: u64, frame: B) {

@@ -56,6 +56,41 @@ fn what_is_left_out_has_a_default() {
     assert!(fq.codel.is_ecn);
 }
 
+/// `box.toml` has the same tables, for any of its links.
+#[test]
+fn a_chain_reads_schedulers_as_a_shaper_does() {
+    let tables = "[[scheduler]]\nlink = \"b\"\nrate = \"100M\"\norder = \"priority\"\noverhead = 24\n\
+         [[scheduler.class]]\nname = \"calls\"\nmatch = \"udp port 5060\"\nqueue = \"fifo\"\n\
+         [[scheduler.class]]\nby = \"source\"\n";
+    let of_box = format!(
+        "outside = \"b\"\n[[link]]\nname = \"a\"\n[[link]]\nname = \"b\"\n[[link]]\nname = \"c\"\n{tables}"
+    );
+    let of_box = crate::chain::BoxConfig::parse(&of_box, &NoNames).unwrap();
+    let of_shape = ShapeConfig::parse(&format!("links = [\"a\", \"b\"]\n{tables}"), &NoNames);
+    let seen = |link: &LinkConfig| {
+        let classes = link.classes.iter();
+        let classes: Vec<_> = classes.map(|it| (it.name.clone(), it.by)).collect();
+        let scheduler = format!("{:?}", link.scheduler);
+        (
+            scheduler,
+            classes,
+            link.rest,
+            link.overhead,
+            link.chunks_max,
+        )
+    };
+    let scheduled: Vec<_> = of_box
+        .scheduled()
+        .map(|(name, it)| (name, seen(it)))
+        .collect();
+    let expected = seen(of_shape.unwrap().schedulers[1].as_ref().unwrap());
+    assert_eq!(of_box.chunks_max(), expected.4);
+    assert_eq!(scheduled, [("b", expected)]);
+    let shapers = of_box.shapers::<Vec<u8>>(1).unwrap();
+    let has: Vec<bool> = shapers.iter().map(Option::is_some).collect();
+    assert_eq!(has, [false, true, false]);
+}
+
 /// A frame of 1,514 bytes takes 121 ms at 100 kb/s.
 #[test]
 fn a_slow_link_has_a_target_above_the_time_of_a_frame() {

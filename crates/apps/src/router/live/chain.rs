@@ -14,7 +14,7 @@ use super::chain_cache::{Entries, Fresh};
 use super::metering::OutsideMeter;
 use super::{LiveRouter, RunError};
 use crate::router::engine::{LinkId, Router, Verdict};
-use crate::shape::Shaper;
+use crate::shape::{Output, Shaper};
 use std::collections::HashMap;
 use std::time::Instant;
 use weir_chain::{
@@ -42,8 +42,8 @@ pub struct Stages {
     pub began: Instant,
     /// Gets each line of the stages' logs, with the number of the stage.
     pub log: LogSink,
-    /// The queues of each link, if it has a scheduler; by the links' numbers. With one, the tap
-    /// has no flow cache: what the kernel forwards would overtake what waits.
+    /// The queues of each link, if it has a scheduler; by the links' numbers. No entry of the flow
+    /// cache sends on such a link: its frames would overtake what waits.
     pub shapers: Vec<Option<Shaper<Frame>>>,
     /// Counts the frames of the outside link, if its meter is of a
     /// [translated stage](weir_link::xdp::Meter::translated_stage).
@@ -75,6 +75,8 @@ pub(super) struct LiveChain {
     pub(super) entries: Entries,
     /// Entries to insert, if there is a flow cache.
     fresh: Option<Vec<Fresh>>,
+    /// Whether frames for a link go through queues, by the links' numbers.
+    has_queues: Vec<bool>,
     /// Frames that were to be held when too many were.
     pub(super) held_full: u64,
     meter: Option<OutsideMeter>,
@@ -82,7 +84,7 @@ pub(super) struct LiveChain {
 
 impl LiveChain {
     /// `has_cache` is whether the tap has a flow cache.
-    pub(super) fn new(mut stages: Stages, has_cache: bool) -> LiveChain {
+    pub(super) fn new(mut stages: Stages, has_cache: bool, output: &Output) -> LiveChain {
         let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
         let now_ns = now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64;
         let passed = stages.began.elapsed().as_nanos() as u64;
@@ -94,6 +96,7 @@ impl LiveChain {
             verdicts: Vec::new(),
             entries: Entries::new(now_ns.saturating_sub(passed)),
             fresh: has_cache.then(Vec::new),
+            has_queues: output.has_queues().collect(),
             held_full: 0,
         }
     }
@@ -306,6 +309,12 @@ impl LiveChain {
             return;
         }
         trace.record_route(direction, routed);
+        let output = trace.edits().output.map(usize::from);
+        let waits = output.and_then(|link| self.has_queues.get(link));
+        if trace.fate() == Fate::Pass && waits == Some(&true) {
+            // What the kernel sent would overtake the frames in the queues.
+            return;
+        }
         if let Some(composed) = self.stages.chain.compose(trace, direction) {
             fresh.extend(Fresh::of(link, station, composed));
         }

@@ -10,7 +10,6 @@ mod chain_cache;
 pub(crate) mod flow_cache;
 pub(crate) mod kernel_routes;
 mod metering;
-mod output;
 
 pub use chain::{LogSink, Stages};
 
@@ -21,8 +20,7 @@ use crate::router::live::chain::{Decision, LiveChain};
 use crate::router::live::flow_cache::{Revalidator, cache};
 use crate::router::live::kernel_routes::RouteImporter;
 use crate::router::live::metering::OutsideMeter;
-use crate::router::live::output::Output;
-use crate::shape::Shaper;
+use crate::shape::{Output, Shaper};
 use std::io;
 use std::ops::ControlFlow;
 use std::os::fd::OwnedFd;
@@ -243,7 +241,8 @@ pub fn run_through(
         .as_mut()
         .map(|stages| std::mem::take(&mut stages.shapers));
     let has_cache = tap.flow_cache().is_some();
-    let stages = stages.map(|stages| LiveChain::new(stages, has_cache));
+    let output = Output::new(shapers.unwrap_or_default());
+    let stages = stages.map(|stages| LiveChain::new(stages, has_cache, &output));
     let mut running = LiveRouter {
         names,
         router,
@@ -258,7 +257,8 @@ pub fn run_through(
         links: tap.links().collect(),
         began: stages.as_ref().map_or_else(Instant::now, LiveChain::began),
         stages,
-        output: Output::new(shapers.unwrap_or_default()),
+        output,
+        wait: POLL_INTERVAL,
         batch: Vec::with_capacity(BATCH),
         verdicts: Vec::with_capacity(BATCH),
         revalidator: Revalidator::default(),
@@ -407,6 +407,8 @@ struct LiveRouter {
     began: Instant,
     stages: Option<LiveChain>,
     output: Output,
+    /// The time until the next frame leaves a queue, or [`POLL_INTERVAL`].
+    wait: Duration,
     batch: Vec<Frame>,
     verdicts: Vec<Verdict>,
     revalidator: Revalidator,
@@ -478,7 +480,8 @@ impl LiveRouter {
             self.send_own(tap)?;
             if !self.output.is_empty() {
                 let now = self.now_ns();
-                self.output.send(tap, &self.links, now)?;
+                let wait = self.output.send(tap, &self.links, now)?;
+                self.wait = wait.unwrap_or(POLL_INTERVAL);
             }
             tap.push()?;
             self.confirm_neighbours();
@@ -532,7 +535,7 @@ impl LiveRouter {
             Duration::from_nanos(left)
         });
         let due = due.map_or(POLL_INTERVAL, |due| due.min(POLL_INTERVAL));
-        due.min(self.output.wait())
+        due.min(self.wait)
     }
 
     fn set_clock(&mut self) {
