@@ -5,6 +5,7 @@ pub(super) mod flow_cache;
 pub(super) mod format;
 pub(super) mod metrics;
 pub(super) mod plot;
+pub(super) mod queues;
 pub(super) mod round_trips;
 pub(super) mod screen;
 pub(super) mod stats_file;

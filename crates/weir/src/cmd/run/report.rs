@@ -1,9 +1,9 @@
 //! The report of a chain: as JSON, and as metrics.
 
 use crate::cmd::meter::forwarding::View;
-use crate::cmd::shape::report::Queues;
 use crate::report::flow_cache::FlowCacheReport;
 use crate::report::metrics::{CounterOf, Exposition, label, labels};
+use crate::report::queues::{self, Queues};
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -37,6 +37,8 @@ struct Link {
     tx_frames: u64,
     tx_bytes: u64,
     bypassed: u64,
+    /// Frames that came while weir hung, and were too old to be sent.
+    stale: u64,
     /// The queues of what leaves, if the link has a scheduler.
     queues: Option<Queues>,
 }
@@ -68,6 +70,7 @@ impl Report {
                         tx_frames: counts.tx_frames,
                         tx_bytes: counts.tx_bytes,
                         bypassed: counts.bypassed,
+                        stale: counts.stale,
                         queues: shaper.and_then(Option::as_ref).map(Queues::of),
                     }
                 })
@@ -109,7 +112,7 @@ impl Report {
 }
 
 /// Counters of each link.
-const BY_LINK: [CounterOf<Link>; 5] = [
+const BY_LINK: [CounterOf<Link>; 6] = [
     ("rx_frames_total", "Frames received.", |l| l.rx_frames),
     ("rx_bytes_total", "Bytes received.", |l| l.rx_bytes),
     ("tx_frames_total", "Frames sent.", |l| l.tx_frames),
@@ -117,6 +120,11 @@ const BY_LINK: [CounterOf<Link>; 5] = [
     ("bypassed_total", "Frames that took the bypass.", |l| {
         l.bypassed
     }),
+    (
+        "stale_total",
+        "Frames too old to be sent, after a hang.",
+        |l| l.stale + l.queues.as_ref().map_or(0, |queues| queues.flushed),
+    ),
 ];
 
 impl Report {
@@ -125,6 +133,11 @@ impl Report {
         let mut out = Exposition::new("weir_run_");
         let links = self.links.iter().map(|link| (&*link.name, link));
         out.of_links(links, &BY_LINK);
+        let links = self.links.iter();
+        queues::metrics(
+            &mut out,
+            links.filter_map(|link| Some((&*link.name, link.queues.as_ref()?))),
+        );
         let forwarded = [("4", self.forwarded_v4), ("6", self.forwarded_v6)];
         let forwarded = forwarded.map(|(family, count)| (label("family", family), count));
         out.metric(
