@@ -1,5 +1,6 @@
 //! Options of the commands that own links by a tap: `bridge`, `route`, `run`, `shape`.
 
+use crate::error::CliError;
 use crate::report::metrics;
 use crate::report::tx_burst::TxBurstMode;
 use std::net::SocketAddr;
@@ -49,6 +50,29 @@ impl TapArgs {
         config.spin = Duration::from_micros(self.spin_us);
         config.tx_burst = self.tx_burst.is_tried();
     }
+}
+
+/// The configuration of a tap of `links` links with rings of this length, and with memory for the frames that
+/// wait in queues, [`Config::held`].
+///
+/// # Errors
+/// If there is no such ring, or not enough memory.
+pub(crate) fn with_queues(tap: Config, ring: u32, links: usize) -> Result<Config, CliError> {
+    if !ring.is_power_of_two() || !(64..=1 << 16).contains(&ring) {
+        let message = format!("--ring {ring}: write a power of two, 64 to 65536");
+        return Err(CliError::refused(message));
+    }
+    let tap = tap.with_rings(ring, links);
+    let rings = 2 * links as u64 - 1;
+    let wanted = u64::from(ring) * rings + u64::from(tap.reserved) + u64::from(tap.held);
+    if tap.held > 0 && u64::from(tap.chunks) < wanted {
+        return Err(CliError::refused(format!(
+            "--ring {ring} and queues of {} frames need {wanted} chunks of memory, and there are {} at \
+             most: choose a shorter ring, or shorter queues (limit)",
+            tap.held, tap.chunks
+        )));
+    }
+    Ok(tap)
 }
 
 /// Where a command writes its statistics while it runs.

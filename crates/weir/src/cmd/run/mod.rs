@@ -20,7 +20,7 @@ use crate::error::{CliError, say};
 use crate::idle_links::IdleLinks;
 use crate::input::on_off::OnOff;
 use crate::input::read_limited;
-use crate::input::tap_args::{StatsArgs, TapArgs};
+use crate::input::tap_args::{StatsArgs, TapArgs, with_queues};
 use crate::longest::MtuWarnings;
 use crate::report::metrics::Metrics;
 use crate::report::stats_file::StatsFile;
@@ -281,6 +281,7 @@ fn check(
     }
     let shapers = config.shapers::<weir_tap::Frame>(seed());
     wrong.extend(shapers.err().map(|error| source.wrong(&error)));
+    wrong.extend(tap(args, Bypass::Drop, &config).err());
     let metering = MeterArgs::default().or(config.router.meter.as_ref(), directory);
     let metering = metering.and_then(|metering| metering.check(&Links::of_chain(&config)));
     wrong.extend(metering.err());
@@ -392,7 +393,7 @@ fn live(
     let bypass = bypass(args.bypass, &chain)?;
     let shapers = config.shapers(seed());
     let shapers = shapers.map_err(|error| source.wrong(&error))?;
-    let tap = tap(args, bypass, &config);
+    let tap = tap(args, bypass, &config)?;
     let log = log::sink(&config, directory)?;
     // A restarted chain does not fail because of its statistics.
     let json = args.outputs.stats_json.as_deref().map(|path| {
@@ -549,23 +550,20 @@ fn bypass(asked: Option<Bypass>, chain: &Chain) -> Result<Bypass, CliError> {
     }
 }
 
-/// The configuration of the tap, with memory for the frames that wait in queues. With queues the
-/// kernel forwards nothing by itself: that would overtake what waits.
-fn tap(args: &LiveArgs, bypass: Bypass, config: &BoxConfig) -> weir_tap::Config {
-    let (links, held) = (config.router.links.len(), config.chunks_max());
+/// The configuration of the tap, with memory for the frames that wait in queues.
+fn tap(args: &LiveArgs, bypass: Bypass, config: &BoxConfig) -> Result<weir_tap::Config, CliError> {
+    let links = config.router.links.len();
     let tap = weir_tap::Config {
         bypass,
-        held,
-        flow_cache: (args.flow_cache.is_on() && held == 0).then_some(FlowCacheConfig {
+        held: config.chunks_max(),
+        flow_cache: args.flow_cache.is_on().then_some(FlowCacheConfig {
             kinds: &[FlowKind::FiveTuple],
             entries_max: args.flow_entries,
         }),
         ..args.tap.config()
     };
-    tap.with_rings(
-        args.ring.unwrap_or(weir_tap::Config::ring_for(links)),
-        links,
-    )
+    let ring = args.ring.unwrap_or(weir_tap::Config::ring_for(links));
+    with_queues(tap, ring, links)
 }
 
 /// Reports on a running chain.
@@ -596,8 +594,16 @@ impl Teller {
             self.life.ready();
             let stages = view.chain.into_iter().flat_map(Chain::stages);
             let kinds: Vec<&str> = stages.map(|(stage, _)| stage.kind()).collect();
+            let shaped = view.names.iter().zip(view.shapers);
+            let shaped = shaped.filter(|(_, shaper)| shaper.is_some());
+            let shaped: Vec<&str> = shaped.map(|(name, _)| &**name).collect();
+            let schedulers = if shaped.is_empty() {
+                String::new()
+            } else {
+                format!("; schedulers: {}", shaped.join(", "))
+            };
             say(&format!(
-                "weir: {}; stages: {}",
+                "weir: {}; stages: {}{schedulers}",
                 view.names.join(", "),
                 kinds.join(", ")
             ));

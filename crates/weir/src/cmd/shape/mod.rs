@@ -1,6 +1,6 @@
 //! `weir shape`: a bump in the wire that schedules what leaves each of two links.
 
-pub(crate) mod report;
+mod report;
 
 use crate::cmd::run::Source;
 use crate::cmd::run::nat::quoted;
@@ -8,7 +8,7 @@ use crate::config;
 use crate::error::{CliError, say};
 use crate::idle_links::IdleLinks;
 use crate::input::read_limited;
-use crate::input::tap_args::{StatsArgs, TapArgs};
+use crate::input::tap_args::{StatsArgs, TapArgs, with_queues};
 use crate::longest::MtuWarnings;
 use crate::report::metrics::Metrics;
 use crate::report::stats_file::StatsFile;
@@ -255,25 +255,12 @@ fn text(args: &Args) -> String {
 
 /// The configuration of the tap, with memory for the frames that wait.
 fn tap(args: &Args, config: &ShapeConfig) -> Result<Config, CliError> {
-    if !args.ring.is_power_of_two() || !(64..=1 << 16).contains(&args.ring) {
-        let message = format!("--ring {}: write a power of two, 64 to 65536", args.ring);
-        return Err(CliError::refused(message));
-    }
     let tap = Config {
         bypass: args.bypass,
         held: config.chunks_max(),
         ..args.tap.config()
     };
-    let tap = tap.with_rings(args.ring, LINKS);
-    let wanted = u64::from(args.ring) * 3 + u64::from(tap.reserved + tap.held);
-    if u64::from(tap.chunks) < wanted {
-        return Err(CliError::refused(format!(
-            "--ring {} and queues of {} frames need {wanted} chunks of memory, and there are {} at \
-             most: choose a shorter ring, or shorter queues (limit)",
-            args.ring, tap.held, tap.chunks
-        )));
-    }
-    Ok(tap)
+    with_queues(tap, args.ring, LINKS)
 }
 
 fn shape(
