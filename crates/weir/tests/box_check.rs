@@ -233,6 +233,94 @@ fn a_chosen_next_hop_is_explained() {
     assert_eq!(lines[2], "entry, from frame 3 on: next hop 192.0.2.7");
 }
 
+/// Of a scheduler: the line, and the remedy.
+#[test]
+fn a_scheduler_that_cannot_be_is_named() {
+    let first = LINKS.lines().count() + 1;
+    let head = "[[scheduler]]\nlink = 'missing1'\nrate = '20M'\n";
+    for (text, place, remedy) in [
+        (
+            "[[scheduler]]\nlink = 'eth9'\nrate = '20M'\n",
+            (1, 8),
+            "it is none of the links: missing0, missing1",
+        ),
+        (
+            "[[scheduler]]\nlink = 'missing1'\nrate = 'fast'\n",
+            (2, 8),
+            "100M",
+        ),
+        (
+            &format!("{head}speed = 3\n"),
+            (3, 1),
+            "unknown field `speed`",
+        ),
+        (
+            &format!("{head}{head}"),
+            (4, 8),
+            "it has a scheduler already",
+        ),
+        (
+            "[scheduler]\nlink = 'missing1'\n",
+            (0, 1),
+            "write each scheduler as [[scheduler]]",
+        ),
+        (
+            &format!("{head}[[scheduler.class]]\nmatch = 'udp prt 1'\n"),
+            (4, 9),
+            "match:",
+        ),
+    ] {
+        let run = check("box-check-scheduler", &format!("{LINKS}{text}"));
+        let said = stderr(&run);
+        assert_eq!(run.status.code(), Some(2), "{text}: {said}");
+        let place = format!("box.toml:{}:{}:", first + place.0, place.1);
+        assert!(said.contains(&place), "{text}: {said}");
+        assert!(said.contains(remedy), "{text}: {said}");
+    }
+    // Memory for the rings and the frames that wait.
+    let folder = Folder::new("box-check-memory");
+    let text = format!("{LINKS}{head}[[scheduler.class]]\nlimit = 65536\n");
+    let file = folder.write("box.toml", text.as_bytes());
+    for (ring, why) in [
+        ("1000", "a power of two"),
+        ("65536", "shorter queues (limit)"),
+    ] {
+        let run = run(&["run", &file, "--check", "--ring", ring]);
+        let said = stderr(&run);
+        assert_eq!(run.status.code(), Some(2), "{said}");
+        assert!(said.contains(ring) && said.contains(why), "{said}");
+    }
+}
+
+/// A frame that waits has no entry; what a stage drops, and what leaves by another link, has one.
+#[test]
+fn where_frames_wait_is_explained() {
+    let folder = Folder::new("box-explain-scheduler");
+    let capture = folder.write("segments.pcap", &segments(4));
+    let class = "[[scheduler.class]]\nname = 'web'\nmatch = 'tcp port 80'\n[[scheduler.class]]\n";
+    let explain = |outside: &str, link: &str| {
+        let text = format!(
+            "outside = '{outside}'\n[[link]]\nname = 'missing0'\n[[link]]\nname = 'missing1'\n\
+             [[stage]]\nkind = 'mark'\ndscp = 'ef'\n\
+             [[scheduler]]\nlink = '{link}'\nrate = '20M'\n{class}"
+        );
+        let file = folder.write("box.toml", text.as_bytes());
+        stdout(&run(&["run", &file, "--explain", "-r", &capture]))
+    };
+    let waits = explain("missing1", "missing1");
+    assert!(
+        waits.contains("\n  no entry: each frame waits in class `web` of missing1\n"),
+        "{waits}"
+    );
+    assert!(
+        waits.contains("what leaves missing1 waits in its queues: no entry sends there"),
+        "{waits}"
+    );
+    let passes = explain("missing1", "missing0");
+    assert!(passes.contains("\n  entry, from frame "), "{passes}");
+    assert!(passes.contains("what leaves missing0 waits"), "{passes}");
+}
+
 /// Of a stage `nat64`: the line, and the remedy.
 #[test]
 fn a_translator_between_ipv6_and_ipv4_says_what_is_wrong_and_where() {

@@ -13,6 +13,7 @@ mod live;
 mod nat64;
 mod oracle;
 mod restart;
+mod shaped;
 mod tools;
 
 use common::{Folder, weir};

@@ -4,10 +4,11 @@
 //! The capture is taken as one of the inside: frames from an address that
 //! is not private is a reply, and goes through the chain as it would come to
 //! the outside, with the address that the flow was translated to. What is for the
-//! service of a balancer comes from the outside.
+//! service of a balancer comes from the outside. What leaves by a link with a scheduler waits there, and has
+//! no entry.
 
 use super::ipsec::Sas;
-use super::{Source, chain};
+use super::{Source, chain, seed};
 use crate::error::CliError;
 use crate::input::capture_file;
 use crate::signals::ShutdownSignal;
@@ -17,6 +18,7 @@ use std::net::IpAddr;
 use std::path::Path;
 use std::time::Instant;
 use weir_apps::chain::BoxConfig;
+use weir_apps::shape::Shaper;
 use weir_chain::nat::nat64::TranslationPrefix;
 use weir_chain::{Batch, Chain, Composed, Direction, Edits, Fate, Flow, Packet};
 use weir_link::pcap::FrameRef;
@@ -35,6 +37,41 @@ struct Seen {
     entry: Option<(u64, Composed)>,
     /// The address by which a meter attributes the last frame, if there is one.
     metered: Option<IpAddr>,
+    /// Where the last frame waits: the class, and its link.
+    queue: Option<String>,
+}
+
+/// The queues of the links that have a scheduler.
+struct Queues {
+    /// By the links' numbers: the name, and the queues.
+    links: Vec<Option<(String, Shaper<Vec<u8>>)>>,
+    outside: usize,
+}
+
+impl Queues {
+    fn of(source: &Source, config: &BoxConfig) -> Result<Queues, CliError> {
+        let shapers = config.shapers(seed());
+        let shapers = shapers.map_err(|error| source.wrong(&error))?;
+        let links = config.router.links.iter().zip(shapers);
+        Ok(Queues {
+            links: links
+                .map(|(link, shaper)| Some((link.name.clone(), shaper?)))
+                .collect(),
+            outside: config.outside,
+        })
+    }
+
+    /// Where a frame waits that has passed the stages. Of several links of the inside, addresses do not
+    /// say which one it is.
+    fn place(&mut self, direction: Direction, frame: &[u8]) -> Option<String> {
+        let link = match (direction, self.links.len()) {
+            (Direction::Outward, _) | (Direction::Inward, 1) => self.outside,
+            (Direction::Inward, 2) => 1 - self.outside,
+            (Direction::Inward, _) => return None,
+        };
+        let (name, shaper) = self.links[link].as_mut()?;
+        Some(format!("class `{}` of {name}", shaper.class_of(frame)))
+    }
 }
 
 /// Where the addresses are by which a meter attributes frames of the outside.
@@ -53,6 +90,7 @@ struct Explained {
     /// The addresses of balancers' services.
     services: Vec<IpAddr>,
     meter: Option<Metered>,
+    queues: Queues,
     flows: HashMap<(Direction, Flow), Seen>,
     /// In the order of their first frames.
     order: Vec<(Direction, Flow)>,
@@ -96,6 +134,7 @@ pub(super) fn explain(
                 Metered::AsTheyCome
             }
         }),
+        queues: Queues::of(source, config)?,
         flows: HashMap::new(),
         order: Vec::new(),
         translated: HashMap::new(),
@@ -186,11 +225,17 @@ impl Explained {
         while self.chain.withdrawn().is_some() {}
         while self.chain.next_line().is_some() {}
         self.chain.take_sent();
+        let queue = if packet.fate() == Fate::Pass {
+            self.queues.place(direction, packet.finish().0.as_mut())
+        } else {
+            None
+        };
         let seen = Seen {
             frames: 1,
             steps,
             entry: entry.map(|entry| (1, entry)),
             metered,
+            queue,
         };
         self.note((direction, came), seen);
     }
@@ -207,6 +252,7 @@ impl Explained {
         seen.frames += 1;
         seen.steps = last.steps;
         seen.metered = last.metered;
+        seen.queue = last.queue;
         if seen.entry.is_none() {
             seen.entry = last.entry.map(|(_, entry)| (seen.frames, entry));
         }
@@ -227,9 +273,10 @@ impl Explained {
                 };
                 writeln!(out, "  metered {way} for {address}")?;
             }
-            match &seen.entry {
-                None => writeln!(out, "  no entry: each frame comes to the stages")?,
-                Some((frame, entry)) => {
+            match (&seen.queue, &seen.entry) {
+                (Some(queue), _) => writeln!(out, "  no entry: each frame waits in {queue}")?,
+                (None, None) => writeln!(out, "  no entry: each frame comes to the stages")?,
+                (None, Some((frame, entry))) => {
                     writeln!(out, "  entry, from frame {frame} on: {}", describe(entry))?;
                 }
             }
@@ -256,6 +303,12 @@ impl Explained {
                 write!(out, "; {count} dropped: {reason}")?;
             }
             writeln!(out)?;
+        }
+        for (name, _) in self.queues.links.iter().flatten() {
+            writeln!(
+                out,
+                "what leaves {name} waits in its queues: no entry sends there"
+            )?;
         }
         out.flush()
     }

@@ -345,8 +345,17 @@ fn live(
         return meter::clean(&links);
     }
     if is_check {
+        let mut text = format!("{}: good\n", source.name);
+        for (link, scheduler) in config.scheduled() {
+            let classes = scheduler.classes.iter().map(|class| &*class.name);
+            text += &format!(
+                "{link} sends {} b/s at most, by classes: {}\n",
+                scheduler.scheduler.rate * 8,
+                classes.collect::<Vec<_>>().join(", ")
+            );
+        }
         check(source, config, args, directory)?;
-        return stdout::text(&format!("{}: good\n", source.name));
+        return stdout::text(&text);
     }
     let metering = MeterArgs::default().or(config.router.meter.as_ref(), directory)?;
     let metered = Links::of_chain(&config);
