@@ -34,7 +34,7 @@ const BOX: &str = "outside = \"eth1\"\n[kernel]\nroutes = true\n\
      [[stage]]\nkind = \"nat\"\npool = [\"198.51.100.2\"]\n\
      [[scheduler]]\nlink = \"eth1\"\nrate = \"20M\"\n";
 
-/// What came of two flows, each datagram with the time since it was sent.
+/// The received datagrams of two flows: the time since each was sent.
 #[derive(Default)]
 struct Got {
     greedy: Vec<Duration>,
@@ -179,7 +179,7 @@ fn a_translators_uplink_keeps_its_rate_and_a_sparse_flow_waits_little() {
     assert_eq!(number(&report["links"][1]["tx_frames"]), left, "{report}");
 }
 
-/// What comes back leaves by a link without a scheduler: the kernel serves it, in order.
+/// The way back leaves by a link without a scheduler: the kernel serves it, in order.
 fn downward(net: &Net, server: &UdpSocket, client: &UdpSocket, running: &Running) {
     client.send_to(&[0; SPARSE], (OUTSIDE, PORT)).unwrap();
     server.set_read_timeout(Some(WAIT_MAX)).unwrap();
