@@ -66,6 +66,8 @@ class Run:
         self.letters = {}
         self.epoll = select.epoll()
         self.counter = 0
+        # Families and ports that a socket bound there has connected to.
+        self.own = set()
 
     def choose(self, *what):
         return self.random.choice(what)
@@ -224,10 +226,23 @@ class Run:
         if kind == DATAGRAM and "ffff" in at and self.names_peer(fd, family, kind):
             # Linux lets one with a peer of IPv6, which then receives nothing.
             return
+        if kind == STREAM and self.is_own(fd, family, at, port):
+            # On the loopback, Linux lets it do so again while the connection before is in TIME-WAIT.
+            if (family, port) in self.own:
+                return
+            self.own.add((family, port))
         port_said = self.name((at, port))[1]
         self.with_held(
             f"connect {at} {port_said}", fd, family, kind, lambda it: it.connect((at, port))
         )
+
+    def is_own(self, fd, family, at, port):
+        """Whether a stream is to connect to its own port."""
+        try:
+            with self.held(fd, family, STREAM) as it:
+                return it.getsockname()[1] == port
+        except OSError:
+            return False
 
     def names_peer(self, fd, family, kind):
         try:
