@@ -6,4 +6,4 @@
 pub mod engine;
 mod live;
 
-pub use live::{LogSink, RunError, Snapshot, Stages, check, clean, run, run_through};
+pub use live::{LogSink, RunError, Snapshot, Stages, check, run, run_through};

@@ -9,6 +9,7 @@ pub(crate) mod exec;
 pub(crate) mod experiment;
 pub(crate) mod extcap;
 pub(crate) mod filter;
+mod forwarder;
 pub(crate) mod generate;
 pub(crate) mod get;
 pub(crate) mod host;

@@ -2,31 +2,27 @@
 
 mod report;
 
-use crate::cmd::meter::forwarding::{self as meter, Links, MeterArgs};
+use crate::cmd::forwarder::{self, Forwarder, Outputs};
+use crate::cmd::meter::forwarding::{Links, MeterArgs};
 use crate::config::{self, Wrong};
 use crate::error::{CliError, say};
-use crate::idle_links::IdleLinks;
 use crate::input::on_off::OnOff;
 use crate::input::read_limited;
 use crate::input::tap_args::{StatsArgs, TapArgs};
-use crate::longest::MtuWarnings;
-use crate::report::metrics::Metrics;
-use crate::report::stats_file::StatsFile;
 use crate::report::stdout;
-use crate::report::tx_burst::{TxBurstMode, TxBurstReport};
 use crate::signals::ShutdownSignal;
 use crate::watchdog::Watchdog;
 use report::Report;
 use std::io::Write;
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 use weir_apps::router::engine::config::{
     Config, FILE_BYTES_MAX, HostFrames, Kernel, host_at, link_at,
 };
 use weir_apps::router::{self, RunError, Snapshot};
 use weir_link::net::InterfaceError;
-use weir_tap::{Bypass, FlowCacheConfig, FlowKind, HostFilterError, TapError};
+use weir_tap::{Bypass, FlowCacheConfig, FlowKind, HostFilterError};
 
 /// Route IPv4 and IPv6 between interfaces, in user space
 ///
@@ -129,11 +125,6 @@ pub(crate) struct Args {
     metering: MeterArgs,
 }
 
-/// Interval of the statistics.
-const REPORT_INTERVAL: Duration = Duration::from_secs(1);
-/// Interval at which metrics are updated.
-const METRICS_INTERVAL: Duration = Duration::from_millis(250);
-
 fn bypass(text: &str) -> Result<Bypass, String> {
     match text {
         "wire" => Err("a router's links cannot be joined: use kernel or drop".into()),
@@ -148,8 +139,7 @@ pub(crate) fn run(args: &Args) -> Result<(), CliError> {
     let failure = |text: &str, error| failure(source, text, error);
     let links: Vec<&str> = config.links.iter().map(|link| &*link.name).collect();
     if args.clean {
-        clean(&config).map_err(|error| failure(&text, error))?;
-        return meter::clean(&links);
+        return forwarder::clean(&links);
     }
     let folder = source.and_then(Path::parent).unwrap_or(Path::new(""));
     let metering = args.metering.clone().or(config.meter.as_ref(), folder)?;
@@ -161,24 +151,16 @@ pub(crate) fn run(args: &Args) -> Result<(), CliError> {
         stdout::text(&format!("{}: good\n", name(source)))?;
         return Ok(());
     }
-    let json = args.outputs.stats_json.as_deref().map(StatsFile::open);
-    let json = json.transpose()?;
-    // Without privilege the process keeps its normal priority.
-    let _ = weir_link::xdp::raise_priority();
+    let outputs = Outputs::open(&args.outputs, false)?;
     let stop = ShutdownSignal::watch_hangup_too()?;
-    let metrics = args.outputs.metrics.map(Metrics::serve).transpose()?;
-    let mut metering = metering.start(Links::of(&links), metrics.as_ref())?;
+    let life = Watchdog::new(None)?;
+    let forwarder = Forwarder::new(life, stop, outputs, args.tap.tx_burst);
+    let mut metering = metering.start(Links::of(&links), forwarder.metrics())?;
+    let wakes = vec![forwarder.wakes()?];
     let mut teller = StatsReporter {
         args,
-        life: Watchdog::new(None)?,
-        longest: MtuWarnings::default(),
-        idle: IdleLinks::default(),
-        json,
-        metrics,
-        began: None,
+        forwarder,
         last_report: None,
-        rendered: None,
-        refused: None,
         trouble: None,
     };
     let stages = metering
@@ -191,30 +173,36 @@ pub(crate) fn run(args: &Args) -> Result<(), CliError> {
         tap(args, config.links.len()),
         &stages,
         args.tap.restore,
-        vec![stop.wakes()?],
+        wakes,
         |view| {
             text = String::new();
             if let Some(metering) = &mut metering {
                 metering.look(view.tap);
             }
-            let asked = stop.is_requested();
-            if asked {
-                teller.life.stopping();
-            }
-            teller.report(&view, view.is_last);
-            if asked || teller.trouble.is_some() {
+            let is_asked = teller.forwarder.is_asked();
+            teller.report(&view);
+            if is_asked || teller.trouble.is_some() {
                 ControlFlow::Break(())
             } else {
                 ControlFlow::Continue(())
             }
         },
     );
-    teller.life.end(ran.is_ok());
+    let StatsReporter {
+        forwarder,
+        last_report,
+        mut trouble,
+        ..
+    } = teller;
+    let last_report = last_report.map(|(_, report)| report);
+    if let Err(failure) = forwarder.end(ran.is_ok()).end(last_report.as_ref()) {
+        trouble.get_or_insert(failure);
+    }
     let stays = args.bypass != Bypass::Kernel && !args.tap.restore;
     let metered = metering.map_or(Ok(()), |metering| metering.end(stays).map(drop));
     ran.map_err(|error| failure(&text, error))?;
     metered?;
-    teller.trouble.map_or(Ok(()), Err)
+    trouble.map_or(Ok(()), Err)
 }
 
 /// The configuration of a tap of `links` links.
@@ -231,15 +219,6 @@ fn tap(args: &Args, links: usize) -> weir_tap::Config {
         args.ring.unwrap_or(weir_tap::Config::ring_for(links)),
         links,
     )
-}
-
-fn clean(config: &Config) -> Result<(), RunError> {
-    let found = router::clean(config)?;
-    if !found {
-        let names: Vec<&str> = config.links.iter().map(|link| &*link.name).collect();
-        say(&format!("weir: nothing is left at {}", names.join(", ")));
-    }
-    Ok(())
 }
 
 /// The configuration with the links of the command line, and its text.
@@ -282,11 +261,13 @@ fn failure(source: Option<&Path>, text: &str, error: RunError) -> CliError {
                 None => CliError::run(error),
             };
         }
-        RunError::NotEthernet { .. }
-        | RunError::Tap(
-            TapError::NotEthernet { .. } | TapError::Loopback { .. } | TapError::Setting { .. },
-        ) => return CliError::refused(error),
-        _ => return CliError::run(error),
+        RunError::NotEthernet { .. } => return CliError::refused(error),
+        _ => {
+            return match error {
+                RunError::Tap(error) => forwarder::failure(error),
+                error => CliError::run(error),
+            };
+        }
     };
     let wrong = match at {
         Some(at) => Wrong::at(text, at, error),
@@ -298,60 +279,24 @@ fn failure(source: Option<&Path>, text: &str, error: RunError) -> CliError {
 /// Reports on a running router, as the user requested.
 struct StatsReporter<'a> {
     args: &'a Args,
-    life: Watchdog,
-    longest: MtuWarnings,
-    idle: IdleLinks,
-    json: Option<StatsFile>,
-    metrics: Option<Metrics>,
-    began: Option<Instant>,
+    forwarder: Forwarder,
     /// The last report, and its time.
     last_report: Option<(Instant, Report)>,
-    rendered: Option<Instant>,
-    /// Why the host filter was refused.
-    refused: Option<String>,
     /// Why statistics cannot be written.
     trouble: Option<CliError>,
 }
 
 impl StatsReporter<'_> {
-    fn report(&mut self, view: &Snapshot<'_>, last: bool) {
+    fn report(&mut self, view: &Snapshot<'_>) {
+        self.forwarder.look(view.tap, view.is_last, |modes| {
+            let (v4, v6) = view.router.routes().len();
+            say(&format!("{modes}; {v4} routes of IPv4, {v6} of IPv6"));
+        });
+        self.forwarder.say_refused(view.host_refused);
+        if !view.is_last && !self.forwarder.is_due(self.args.stats) {
+            return;
+        }
         let now = Instant::now();
-        if !last {
-            self.idle.look(view.tap);
-        }
-        if self.began.is_none() {
-            self.began = Some(now);
-            self.life.ready();
-            introduce(view, self.args.tap.tx_burst);
-        }
-        self.life.beat();
-        self.longest.warn(view.tap);
-        if self.refused.as_deref() != view.host_refused {
-            self.refused = view.host_refused.map(str::to_owned);
-            if let Some(why) = &self.refused {
-                say(&format!("weir: the host filter is unchanged: {why}"));
-            }
-        }
-        let due = |at: Option<Instant>, each| at.is_none_or(|at| now - at >= each);
-        if let Some(metrics) = &self.metrics
-            && due(self.rendered, METRICS_INTERVAL)
-        {
-            self.rendered = Some(now);
-            metrics.show(Report::new(view, self.args.tap.tx_burst).prometheus());
-        }
-        let wanted = self.args.stats || self.json.is_some();
-        if wanted
-            && (last
-                || due(
-                    self.last_report.as_ref().map(|report| report.0),
-                    REPORT_INTERVAL,
-                ))
-        {
-            self.report_stats(view, now, last);
-        }
-    }
-
-    fn report_stats(&mut self, view: &Snapshot<'_>, now: Instant, last: bool) {
         let report = Report::new(view, self.args.tap.tx_burst);
         if self.args.stats
             && let Some((at, before)) = &self.last_report
@@ -361,34 +306,9 @@ impl StatsReporter<'_> {
                 self.trouble = Some(CliError::output(error));
             }
         }
-        if last
-            && let Some(file) = self.json.take()
-            && let Err(failure) = file.end(&report)
-        {
-            self.trouble.get_or_insert(failure);
-        }
-        if let Some(file) = &mut self.json {
-            // If the write fails now, the one at the end may succeed.
-            let _ = file.write(&report);
+        if !view.is_last {
+            self.forwarder.show(&report);
         }
         self.last_report = Some((now, report));
     }
-}
-
-/// Prints the mode, and that frames are forwarded.
-fn introduce(view: &Snapshot<'_>, bulk: TxBurstMode) {
-    let modes = view.names.iter().zip(view.tap.links());
-    let modes: Vec<String> = modes
-        .filter_map(|(name, link)| {
-            let (mode, hook) = view.tap.mode(link)?;
-            let bulk = TxBurstReport::of(view.tap, link, bulk);
-            Some(format!("{name} by {mode} at {hook}{bulk}"))
-        })
-        .collect();
-    let (v4, v6) = view.router.routes().len();
-    say(&format!(
-        "weir: {}; {v4} routes of IPv4, {v6} of IPv6",
-        modes.join("; ")
-    ));
-    say("ready");
 }

@@ -174,7 +174,7 @@ fn stand_in(number: usize) -> InterfaceInfo {
 /// place of `meters`, if it has any.
 ///
 /// With the bypass [`Drop`](weir_tap::Bypass::Drop), after any end of the
-/// router no frame passes until the next router is ready or [`clean`] runs.
+/// router no frame passes until the next router is ready or [`Tap::clean`] runs.
 /// With `restore`, an end that `visit` requested restores the links.
 ///
 /// # Errors
@@ -287,16 +287,6 @@ pub fn run_through(
     ran?;
     unmapped?;
     Ok(settled?)
-}
-
-/// Removes from the links of a configuration the state that a router left
-/// there; returns `false` if there is none.
-///
-/// # Errors
-/// See [`RunError`]; also while a router uses them.
-pub fn clean(config: &Config) -> Result<bool, RunError> {
-    let names: Vec<&str> = config.links.iter().map(|link| &*link.name).collect();
-    Ok(Tap::clean(&names)?)
 }
 
 fn interfaces(config: &Config) -> Result<Vec<Interface>, RunError> {

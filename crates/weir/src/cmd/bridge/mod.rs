@@ -3,16 +3,14 @@
 mod flow_cache;
 mod report;
 
-use crate::cmd::meter::forwarding::{self as meter, Done, Links, MeterArgs, Metering};
+use crate::cmd::forwarder::{self, Forwarder, Outputs, failure, seed};
+use crate::cmd::meter::forwarding::{Done, Links, MeterArgs, Metering};
 use crate::cmd::supervisor::{self, Supervised};
 use crate::error::{CliError, say};
-use crate::idle_links::IdleLinks;
 use crate::input::on_off::OnOff;
 use crate::input::tap_args::{StatsArgs, TapArgs};
-use crate::longest::MtuWarnings;
 use crate::report::metrics::Metrics;
 use crate::report::stats_file::StatsFile;
-use crate::report::tx_burst::TxBurstReport;
 use crate::signals::ShutdownSignal;
 use crate::watchdog::Watchdog;
 use clap::Parser;
@@ -21,9 +19,10 @@ use report::Report;
 use std::cell::{Cell, RefCell};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
+use weir_link::net::Interface;
 use weir_tap::switch::{Decision, Settings, Switch, Vlans};
 use weir_tap::{
-    Bridge, BridgeFlowKind, Bypass, Config, Context, CopyMode, Frame, Mode, Tap, TapError, Verdict,
+    Bridge, BridgeFlowKind, Bypass, Config, Context, CopyMode, Frame, Mode, Tap, Verdict,
 };
 
 /// Join two interfaces by a learning bridge in user space
@@ -175,26 +174,16 @@ const LINKS: usize = 2;
 /// Largest number of flow cache entries.
 const FLOW_ENTRIES_MAX: u32 = 8192;
 
-/// Interval of writes to the statistics file.
-const WRITE: Duration = Duration::from_secs(1);
-
 /// Runs the command.
 pub(crate) fn run(args: &Args) -> Result<(), CliError> {
     if args.clean {
-        return clean(args);
+        return forwarder::clean(&[&args.a, &args.b]);
     }
-    // A restarted bridge does not fail because of its statistics.
-    let json = args.outputs.stats_json.as_deref().map(|path| {
-        if args.supervised {
-            Ok(StatsFile::of(path))
-        } else {
-            StatsFile::open(path)
-        }
-    });
-    let json = json.transpose()?;
-    // Without privilege the process keeps its normal priority.
-    let _ = weir_link::xdp::raise_priority();
     if args.restart && !args.supervised {
+        // A mistake is said at once, by one process, which keeps a pipe's reader from its end.
+        let json = args.outputs.stats_json.as_deref();
+        let _open = json.map(StatsFile::open).transpose()?;
+        let _ = weir_link::xdp::raise_priority();
         return supervisor::supervise(Supervised::Bridge, args.watchdog.as_deref());
     }
     // With --restart the supervising process feeds the watchdog.
@@ -204,19 +193,11 @@ pub(crate) fn run(args: &Args) -> Result<(), CliError> {
         Watchdog::new(args.watchdog.as_deref())?
     };
     let stop = ShutdownSignal::watch_hangup_too()?;
-    let metrics = match args.outputs.metrics.map(Metrics::serve) {
-        // As for statistics.
-        Some(Err(error)) if args.supervised => {
-            say(&format!("weir: {error}"));
-            None
-        }
-        metrics => metrics.transpose()?,
-    };
-    let mut metering = args
-        .metering
-        .start(Links::of(&[&args.a, &args.b]), metrics.as_ref())?;
-    let show = Show { json, metrics };
-    let ran = bridge(args, &stop, life, show, metering.as_mut());
+    let outputs = Outputs::open(&args.outputs, args.supervised)?;
+    let forwarder = Forwarder::new(life, stop, outputs, args.tap.tx_burst);
+    let links = Links::of(&[&args.a, &args.b]);
+    let mut metering = args.metering.start(links, forwarder.metrics())?;
+    let ran = bridge(args, forwarder, metering.as_mut());
     let ended = metering.map_or(Ok(()), |metering| {
         metering.end(args.leaves_programs()).map(drop)
     });
@@ -232,14 +213,14 @@ pub(crate) fn in_the_wire(
 ) -> Result<Done, CliError> {
     let words = ["weir", inside, outside, "--bypass", "wire"];
     let options = Options::try_parse_from(words).map_err(CliError::refused)?;
-    let _ = weir_link::xdp::raise_priority();
     let stop = ShutdownSignal::watch_hangup_too()?;
-    let life = Watchdog::new(None)?;
-    let show = Show {
-        json: None,
+    let outputs = Outputs {
         metrics,
+        ..Outputs::default()
     };
-    let ran = bridge(&options.args, &stop, life, show, Some(&mut metering));
+    let tx_burst = options.args.tap.tx_burst;
+    let forwarder = Forwarder::new(Watchdog::new(None)?, stop, outputs, tx_burst);
+    let ran = bridge(&options.args, forwarder, Some(&mut metering));
     let ended = metering.end(options.args.leaves_programs());
     ran.and(ended)
 }
@@ -251,40 +232,16 @@ impl Args {
     }
 }
 
-/// Where reports go, beside `--stats`.
-struct Show {
-    json: Option<StatsFile>,
-    metrics: Option<Metrics>,
-}
-
-impl Show {
-    fn is_wanted(&self) -> bool {
-        self.json.is_some() || self.metrics.is_some()
-    }
-
-    fn show(&mut self, report: &Report) {
-        if let Some(file) = &mut self.json {
-            // If the write fails now, the one at the end may succeed.
-            let _ = file.write(report);
-        }
-        if let Some(metrics) = &self.metrics {
-            metrics.show(report.prometheus());
-        }
-    }
-}
-
 fn bridge(
     args: &Args,
-    stop: &ShutdownSignal,
-    mut life: Watchdog,
-    mut show: Show,
+    mut forwarder: Forwarder,
     mut metering: Option<&mut Metering>,
 ) -> Result<(), CliError> {
     let asked = weir_tap::StopToken::default();
     let mut bridge = Bridge::between(&args.a, &args.b)
         .map_err(failure)?
         .configure(|config| configure(config, args))
-        .wake_on(stop.wakes()?)
+        .wake_on(forwarder.wakes()?)
         .until(&asked);
     if let Some([a, b]) = metering.as_deref().map(Metering::stages) {
         bridge = bridge.meter([a.clone(), b.clone()]);
@@ -304,10 +261,6 @@ fn bridge(
     let second = Cell::new(0_u32);
     let switch = RefCell::new(Switch::new(settings(args), seed()));
     let mut last = Report::default();
-    let mut longest = MtuWarnings::default();
-    let mut idle = IdleLinks::default();
-    let mut is_ready = false;
-    let mut written = Instant::now();
     let ran = bridge.run_with(
         |frame, context| decide(&switch, second.get(), frame, context),
         |tap| {
@@ -316,45 +269,31 @@ fn bridge(
             if let Some(metering) = &mut metering {
                 metering.look(tap);
             }
-            idle.look(tap);
-            if !std::mem::replace(&mut is_ready, true) {
-                // The supervisor gets the message first, once the bridge was
-                // ready.
-                life.ready();
-                introduce(args, tap);
-            }
-            life.beat();
-            longest.warn(tap);
+            forwarder.look(tap, false, |modes| introduce(tap, modes));
             if let Some(fast) = tap.flow_cache() {
                 follower.follow(fast, &mut switch.borrow_mut(), second.get());
             }
-            if stop.is_requested() {
-                life.stopping();
+            let is_asked = forwarder.is_asked();
+            if is_asked {
                 asked.stop();
             }
-            if (args.stats || show.is_wanted())
-                && (written.elapsed() >= WRITE || stop.is_requested() || last.is_empty())
-            {
-                written = Instant::now();
+            if forwarder.is_due(args.stats) || is_asked {
                 last = Report::of(tap, &switch.borrow(), second.get(), args.tap.tx_burst);
-                show.show(&last);
+                forwarder.show(&last);
             }
         },
     );
-    life.end(ran.is_ok());
+    let outputs = forwarder.end(ran.is_ok());
     if let Ok(census) = &ran {
         last.end(census);
     }
     // A process that did not start has no report.
-    let mut wrote = Ok(());
-    if !last.is_empty() {
-        if args.stats {
-            say(&last.to_string());
-        }
-        wrote = show.json.map_or(Ok(()), |file| file.end(&last));
+    if args.stats && !last.is_empty() {
+        say(&last.to_string());
     }
+    let written = outputs.end(Some(&last));
     ran.map_err(failure)?;
-    wrote
+    written
 }
 
 #[inline]
@@ -372,12 +311,6 @@ fn decide(switch: &RefCell<Switch>, now: u32, frame: &Frame, context: &mut Conte
         Decision::Flood { vlan } if switch.passes(1 - from, vlan) => Verdict::Forward,
         Decision::Flood { .. } | Decision::Drop(_) => Verdict::Drop,
     }
-}
-
-/// A seed that peers do not know.
-fn seed() -> u64 {
-    use std::hash::{BuildHasher, RandomState};
-    RandomState::new().hash_one(0)
 }
 
 fn settings(args: &Args) -> Settings {
@@ -400,45 +333,17 @@ fn configure(config: &mut Config, args: &Args) {
     config.busy_poll = args.busy_poll_us.map(Duration::from_micros);
 }
 
-/// Prints the mode, and that frames are forwarded.
-fn introduce(args: &Args, tap: &Tap) {
-    let links = [&args.a, &args.b].into_iter().zip(tap.links());
-    let modes: Vec<String> = links
-        .filter_map(|(name, link)| {
-            let (mode, hook) = tap.mode(link)?;
-            let bulk = TxBurstReport::of(tap, link, args.tap.tx_burst);
-            Some(format!("{name} by {mode} at {hook}{bulk}"))
-        })
-        .collect();
-    say(&format!("weir: {}", modes.join("; ")));
+/// Prints the modes, and to which links the kernel cannot forward by itself.
+fn introduce(tap: &Tap, modes: &str) {
+    say(modes);
     if let Some(fast) = tap.flow_cache_stats() {
-        for (name, link) in [&args.a, &args.b].into_iter().zip(tap.links()) {
-            if !fast.takes(link.number()) {
+        for link in tap.links().filter(|link| !fast.takes(link.number())) {
+            if let Some(Interface { name, .. }) = tap.interface(link) {
                 say(&format!(
                     "weir: {name} does not accept redirected frames: no flow cache entries lead \
                      there; if it is a veth, `ethtool -K PEER gro on` for its other end"
                 ));
             }
         }
-    }
-    say("ready");
-}
-
-fn clean(args: &Args) -> Result<(), CliError> {
-    let found = Tap::clean(&[&args.a, &args.b]).map_err(failure)?;
-    meter::clean(&[&args.a, &args.b])?;
-    if !found {
-        say(&format!("weir: nothing joins {} and {}", args.a, args.b));
-    }
-    Ok(())
-}
-
-fn failure(error: TapError) -> CliError {
-    match error {
-        TapError::Same { .. }
-        | TapError::NotEthernet { .. }
-        | TapError::Loopback { .. }
-        | TapError::Setting { .. } => CliError::refused(error),
-        error => CliError::run(error),
     }
 }

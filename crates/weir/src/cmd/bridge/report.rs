@@ -1,5 +1,6 @@
 //! The report of a bridge: traffic and cost.
 
+use crate::cmd::forwarder::Shown;
 use crate::report::flow_cache::FlowCacheReport;
 use crate::report::metrics::{CounterOf, Exposition, label};
 use crate::report::tx_burst::{TxBurstMode, TxBurstReport};
@@ -209,9 +210,8 @@ const DROPPED: [Reason; 4] = [
     ("malformed", |l| l.dropped_malformed),
 ];
 
-impl Report {
-    /// The metrics.
-    pub(super) fn prometheus(&self) -> Exposition {
+impl Shown for Report {
+    fn exposition(&self) -> Exposition {
         let mut out = Exposition::new("weir_bridge_");
         let links = self.links.iter().map(|link| (&*link.name, link));
         out.of_links(links, &BY_LINK);

@@ -1,5 +1,6 @@
 //! The report of a router: as a line of text, as JSON, for Prometheus.
 
+use crate::cmd::forwarder::Shown;
 use crate::report::flow_cache::FlowCacheReport;
 use crate::report::format;
 use crate::report::metrics::{CounterOf, Exposition, label};
@@ -157,9 +158,10 @@ impl Report {
         }
         line
     }
+}
 
-    /// The metrics.
-    pub(super) fn prometheus(&self) -> Exposition {
+impl Shown for Report {
+    fn exposition(&self) -> Exposition {
         let mut out = Exposition::new("weir_route_");
         let by_link: [CounterOf<Link>; 10] = [
             ("rx_frames_total", "Frames received.", |l| l.rx_frames),

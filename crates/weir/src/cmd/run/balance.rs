@@ -1,7 +1,8 @@
 //! `weir balance`: short for `weir run` with one balancer.
 
 use super::nat::quoted;
-use super::{LiveArgs, Source, clean, live, parse, print};
+use super::{LiveArgs, Source, live, parse, print};
+use crate::cmd::forwarder;
 use crate::error::CliError;
 use std::fmt::Write;
 use std::net::{Ipv4Addr, SocketAddrV4};
@@ -158,7 +159,7 @@ pub(crate) fn run(args: &Args) -> Result<(), CliError> {
     }
     if args.live.clean {
         let links = args.inside.iter().chain([&args.outside]);
-        return clean(&source, &links.map(|name| &**name).collect::<Vec<_>>());
+        return forwarder::clean(&links.map(|name| &**name).collect::<Vec<_>>());
     }
     live(
         &source,

@@ -13,17 +13,14 @@ mod servers;
 mod state;
 mod strongswan;
 
-use crate::cmd::meter::forwarding::{self as meter, Links, MeterArgs, Metering, View};
+use crate::cmd::forwarder::{self, Forwarder, Outputs, seed};
+use crate::cmd::meter::forwarding::{Links, MeterArgs, Metering, View};
 use crate::cmd::supervisor::{self, Supervised};
 use crate::config::{self, Wrong};
 use crate::error::{CliError, say};
-use crate::idle_links::IdleLinks;
 use crate::input::on_off::OnOff;
 use crate::input::read_limited;
 use crate::input::tap_args::{StatsArgs, TapArgs, with_queues};
-use crate::longest::MtuWarnings;
-use crate::report::metrics::Metrics;
-use crate::report::stats_file::StatsFile;
 use crate::report::stdout;
 use crate::signals::ShutdownSignal;
 use crate::watchdog::Watchdog;
@@ -35,7 +32,7 @@ use std::net::IpAddr;
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
 use weir_apps::chain::BoxConfig;
 use weir_apps::router::engine::config::{ConfigError as RouterError, FILE_BYTES_MAX};
 use weir_apps::router::{self, RunError, Snapshot, Stages};
@@ -44,7 +41,7 @@ use weir_chain::config::{ConfigError, Context, SaSource};
 use weir_chain::nat::Prefix;
 use weir_link::names::SystemNames;
 use weir_link::net::Interface;
-use weir_tap::{Bypass, FLOW_ENTRIES_MAX, FlowCacheConfig, FlowKind, Tap};
+use weir_tap::{Bypass, FLOW_ENTRIES_MAX, FlowCacheConfig, FlowKind};
 
 /// Run a chain of network functions between an inside and an outside
 ///
@@ -154,9 +151,6 @@ pub(crate) struct LiveArgs {
     outputs: StatsArgs,
 }
 
-/// Interval of the statistics.
-const REPORT_INTERVAL: Duration = Duration::from_secs(1);
-
 /// A configuration's text and the name that messages give it.
 pub(crate) struct Source {
     pub(crate) name: String,
@@ -182,10 +176,11 @@ impl Source {
     }
 
     fn failure(&self, error: RunError) -> CliError {
-        match &error {
-            RunError::Config(wrong) => self.router_wrong(wrong),
+        match error {
+            RunError::Config(wrong) => self.router_wrong(&wrong),
             RunError::Host(_) | RunError::NotEthernet { .. } => CliError::refused(error),
-            _ => CliError::run(error),
+            RunError::Tap(error) => forwarder::failure(error),
+            error => CliError::run(error),
         }
     }
 }
@@ -234,12 +229,6 @@ fn networks(config: &BoxConfig) -> Vec<Prefix> {
         let interface = Interface::named(name).ok()?;
         Some(texts(&interface))
     })
-}
-
-/// A random seed that peers cannot predict.
-fn seed() -> u64 {
-    use std::hash::{BuildHasher, Hasher};
-    std::hash::RandomState::new().build_hasher().finish()
 }
 
 fn chain(
@@ -341,8 +330,7 @@ fn live(
     if args.clean {
         let links = config.router.links.iter();
         let links: Vec<&str> = links.map(|link| &*link.name).collect();
-        clean(source, &links)?;
-        return meter::clean(&links);
+        return forwarder::clean(&links);
     }
     if is_check {
         let mut text = format!("{}: good\n", source.name);
@@ -404,52 +392,34 @@ fn live(
     let shapers = shapers.map_err(|error| source.wrong(&error))?;
     let tap = tap(args, bypass, &config)?;
     let log = log::sink(&config, directory)?;
-    // A restarted chain does not fail because of its statistics.
-    let json = args.outputs.stats_json.as_deref().map(|path| {
-        if args.supervised {
-            Ok(StatsFile::of(path))
-        } else {
-            StatsFile::open(path)
-        }
-    });
-    let json = json.transpose()?;
-    let metrics = match args.outputs.metrics.map(Metrics::serve) {
-        Some(Err(error)) if args.supervised => {
-            say(&format!("weir: {error}"));
-            None
-        }
-        metrics => metrics.transpose()?,
-    };
-    // Without privilege the process keeps its normal priority.
-    let _ = weir_link::xdp::raise_priority();
+    let outputs = Outputs::open(&args.outputs, args.supervised)?;
+    let metrics = outputs.metrics.clone();
     let servers = ServersRereader::watch(source, &config, file)?;
     let stop = if sas.as_ref().is_some_and(Sas::is_reread) || servers.is_some() {
         ShutdownSignal::watch()?
     } else {
         ShutdownSignal::watch_hangup_too()?
     };
+    let mut forwarder = Forwarder::new(life, stop, outputs, args.tap.tx_burst);
     let rereader = sas.map(Sas::watch).transpose()?.flatten();
-    let mut metering = life.during(|| metering.start(metered, metrics.as_ref()))?;
+    let mut metering = forwarder
+        .life
+        .during(|| metering.start(metered, metrics.as_ref()))?;
     let counter = match &metering {
         // Verifying its programs may take long.
-        Some(metering) => life.during(|| metering.process_counter())?,
+        Some(metering) => forwarder.life.during(|| metering.process_counter())?,
         None => None,
     };
     let meters = metering
         .as_ref()
         .map_or(Vec::new(), |metering| metering.stages().to_vec());
     let mut teller = Teller {
-        life,
-        longest: MtuWarnings::default(),
-        idle: IdleLinks::default(),
-        json,
-        metrics,
+        forwarder,
         meter: metering.as_ref().map(Metering::shown),
-        is_ready: false,
         is_unmetered_said: false,
-        last: None,
         end: None,
     };
+    let wakes = vec![teller.forwarder.wakes()?];
     let stages = Stages {
         chain,
         outside: config.outside,
@@ -464,22 +434,20 @@ fn live(
         &meters,
         Some(stages),
         args.tap.restore,
-        vec![stop.wakes()?],
+        wakes,
         |view| {
             if let Some(metering) = &mut metering {
                 metering.look(view.tap);
             }
-            let asked = stop.is_requested();
-            if asked {
-                teller.life.stopping();
-            }
-            if let (false, false, Some(memory)) = (view.is_last, teller.is_ready, &memory) {
+            let asked = teller.forwarder.is_asked();
+            let is_ready = teller.forwarder.is_ready();
+            if let (false, false, Some(memory)) = (view.is_last, is_ready, &memory) {
                 // Before the first frame.
                 memory.empty();
             }
             if let (true, true, Some(memory), Some(chain)) =
                 (view.is_last, asked, &memory, view.chain)
-                && let Err(error) = teller.life.during(|| memory.put(chain, began))
+                && let Err(error) = teller.forwarder.life.during(|| memory.put(chain, began))
             {
                 say(&format!("weir: the state is lost: {error}"));
             }
@@ -494,19 +462,17 @@ fn live(
         },
     );
     let Teller {
-        life,
-        json,
+        forwarder,
         meter: shown,
         end,
         ..
     } = teller;
-    life.end(ran.is_ok());
+    let outputs = forwarder.end(ran.is_ok());
     // Frames that pass the host by are not counted any more.
     let stays = bypass != Bypass::Kernel && !args.tap.restore;
     let metered = metering.map_or(Ok(()), |metering| metering.end(stays).map(drop));
-    if let (Some(file), Some(report)) = (json, end)
-        && let Err(error) = file.end(&report.with_meter(shown.as_ref()))
-    {
+    let end = end.map(|report| report.with_meter(shown.as_ref()));
+    if let Err(error) = outputs.end(end.as_ref()) {
         say(&format!("weir: {error}"));
     }
     ran.map_err(failure)?;
@@ -528,15 +494,6 @@ fn say_if_shut(bypass: Bypass, config: &BoxConfig) {
             links.collect::<Vec<_>>().join(", ")
         ));
     }
-}
-
-/// Removes what an earlier process has left at these links.
-fn clean(source: &Source, names: &[&str]) -> Result<(), CliError> {
-    let found = Tap::clean(names).map_err(|error| source.failure(error.into()))?;
-    if !found {
-        say(&format!("weir: nothing is left at {}", names.join(", ")));
-    }
-    Ok(())
 }
 
 /// Where frames go while weir does not run.
@@ -577,30 +534,17 @@ fn tap(args: &LiveArgs, bypass: Bypass, config: &BoxConfig) -> Result<weir_tap::
 
 /// Reports on a running chain.
 struct Teller {
-    life: Watchdog,
-    longest: MtuWarnings,
-    idle: IdleLinks,
-    json: Option<StatsFile>,
-    metrics: Option<Metrics>,
+    forwarder: Forwarder,
     /// The counter's state, if there is one.
     meter: Option<Arc<Mutex<View>>>,
-    is_ready: bool,
     is_unmetered_said: bool,
-    last: Option<Instant>,
     /// The report of the end.
     end: Option<Report>,
 }
 
 impl Teller {
     fn tell(&mut self, view: &Snapshot<'_>) {
-        let now = Instant::now();
-        if !view.is_last {
-            self.idle.look(view.tap);
-        }
-        // A router that fails before its first frame has a last view alone.
-        if !self.is_ready && !view.is_last {
-            self.is_ready = true;
-            self.life.ready();
+        self.forwarder.look(view.tap, view.is_last, |modes| {
             let stages = view.chain.into_iter().flat_map(Chain::stages);
             let kinds: Vec<&str> = stages.map(|(stage, _)| stage.kind()).collect();
             let shaped = view.names.iter().zip(view.shapers);
@@ -612,14 +556,11 @@ impl Teller {
                 format!("; schedulers: {}", shaped.join(", "))
             };
             say(&format!(
-                "weir: {}; stages: {}{schedulers}",
-                view.names.join(", "),
+                "{modes}; stages: {}{schedulers}",
                 kinds.join(", ")
             ));
-            say("ready");
-        }
-        self.life.beat();
-        self.longest.warn(view.tap);
+        });
+        self.forwarder.say_refused(view.host_refused);
         if view.unmetered > 0 && !std::mem::replace(&mut self.is_unmetered_said, true) {
             say(
                 "weir: the kernel does not meter all frames of the outside behind the stages: they \
@@ -630,17 +571,9 @@ impl Teller {
             self.end = Some(Report::new(view));
             return;
         }
-        let is_due = self.last.is_none_or(|last| now - last >= REPORT_INTERVAL);
-        if is_due && (self.json.is_some() || self.metrics.is_some()) {
-            self.last = Some(now);
+        if self.forwarder.is_due(false) {
             let report = Report::new(view).with_meter(self.meter.as_ref());
-            if let Some(file) = &mut self.json {
-                // If the write fails now, the one at the end may succeed.
-                let _ = file.write(&report);
-            }
-            if let Some(metrics) = &self.metrics {
-                metrics.show(report.prometheus());
-            }
+            self.forwarder.show(&report);
         }
     }
 }

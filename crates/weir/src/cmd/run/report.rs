@@ -1,5 +1,6 @@
 //! The report of a chain: as JSON, and as metrics.
 
+use crate::cmd::forwarder::Shown;
 use crate::cmd::meter::forwarding::View;
 use crate::report::flow_cache::FlowCacheReport;
 use crate::report::metrics::{CounterOf, Exposition, label, labels};
@@ -127,9 +128,8 @@ const BY_LINK: [CounterOf<Link>; 6] = [
     ),
 ];
 
-impl Report {
-    /// The metrics.
-    pub(super) fn prometheus(&self) -> Exposition {
+impl Shown for Report {
+    fn exposition(&self) -> Exposition {
         let mut out = Exposition::new("weir_run_");
         let links = self.links.iter().map(|link| (&*link.name, link));
         out.of_links(links, &BY_LINK);
@@ -167,7 +167,9 @@ impl Report {
         self.of_stages(&mut out);
         out
     }
+}
 
+impl Report {
     /// Packets and drops of each stage, and what it counts itself.
     fn of_stages(&self, out: &mut Exposition) {
         let (mut packets, mut dropped) = (Vec::new(), Vec::new());

@@ -2,16 +2,13 @@
 
 mod report;
 
+use crate::cmd::forwarder::{self, Forwarder, Outputs, failure, seed};
 use crate::cmd::run::Source;
 use crate::cmd::run::nat::quoted;
 use crate::config;
 use crate::error::{CliError, say};
-use crate::idle_links::IdleLinks;
 use crate::input::read_limited;
 use crate::input::tap_args::{StatsArgs, TapArgs, with_queues};
-use crate::longest::MtuWarnings;
-use crate::report::metrics::Metrics;
-use crate::report::stats_file::StatsFile;
 use crate::report::stdout;
 use crate::signals::ShutdownSignal;
 use crate::watchdog::Watchdog;
@@ -20,14 +17,13 @@ use report::Report;
 use std::fmt::Write;
 use std::ops::ControlFlow;
 use std::path::PathBuf;
-use std::time::{Duration, Instant};
 use weir_apps::router::engine::config::FILE_BYTES_MAX;
 use weir_apps::shape::config::{LinkConfig, ShapeConfig};
-use weir_apps::shape::{self, Shaper, Snapshot};
+use weir_apps::shape::{self, Shaper};
 use weir_chain::config::ConfigError;
 use weir_link::names::SystemNames;
 use weir_link::net::Interface;
-use weir_tap::{Bypass, Config, Frame, Tap, TapError};
+use weir_tap::{Bypass, Config, Frame};
 
 /// Shape what leaves two interfaces that weir joins
 ///
@@ -154,9 +150,6 @@ enum QueueKind {
 /// Number of links.
 const LINKS: usize = 2;
 
-/// Interval of the statistics.
-const REPORT_INTERVAL: Duration = Duration::from_secs(1);
-
 fn rate(text: &str) -> Result<String, String> {
     match shape::config::rate(text) {
         Some(_) => Ok(text.to_owned()),
@@ -174,7 +167,7 @@ fn bytes(text: &str) -> Result<String, String> {
 /// Runs the command.
 pub(crate) fn run(args: &Args) -> Result<(), CliError> {
     if let (true, Some(a), Some(b)) = (args.clean, &args.a, &args.b) {
-        return clean([a, b]);
+        return forwarder::clean(&[a, b]);
     }
     let source = match &args.config {
         Some(path) => Source {
@@ -190,7 +183,7 @@ pub(crate) fn run(args: &Args) -> Result<(), CliError> {
     let config = ShapeConfig::parse(&source.text, &SystemNames::new()).map_err(wrong)?;
     let [a, b] = &config.links;
     if args.clean {
-        return clean([a, b]);
+        return forwarder::clean(&[a, b]);
     }
     let seed = seed();
     let [of_a, of_b] = &config.schedulers;
@@ -214,12 +207,6 @@ type LiveShaper = Option<Shaper<Frame>>;
 fn shaper(config: &Option<LinkConfig>, seed: u64) -> Result<LiveShaper, ConfigError> {
     let config = config.as_ref();
     config.map(|config| Shaper::new(config, seed)).transpose()
-}
-
-/// A seed that peers do not know.
-fn seed() -> u64 {
-    use std::hash::{BuildHasher, RandomState};
-    RandomState::new().hash_one(0)
 }
 
 /// The configuration that the options stand for.
@@ -270,23 +257,11 @@ fn shape(
     tap: Config,
     seed: u64,
 ) -> Result<(), CliError> {
-    let json = args.outputs.stats_json.as_deref().map(StatsFile::open);
-    let json = json.transpose()?;
-    let metrics = args.outputs.metrics.map(Metrics::serve).transpose()?;
-    // Without privilege the process keeps its normal priority.
-    let _ = weir_link::xdp::raise_priority();
+    let outputs = Outputs::open(&args.outputs, false)?;
     let stop = ShutdownSignal::watch_hangup_too()?;
-    let mut teller = Teller {
-        life: Watchdog::new(None)?,
-        longest: MtuWarnings::default(),
-        idle: IdleLinks::default(),
-        json,
-        metrics,
-        is_ready: false,
-        last: None,
-        ended: Ok(()),
-    };
-    let wakes = vec![stop.wakes()?];
+    let mut forwarder = Forwarder::new(Watchdog::new(None)?, stop, outputs, args.tap.tx_burst);
+    let wakes = vec![forwarder.wakes()?];
+    let mut last = None;
     let ran = shape::run(
         config,
         shapers,
@@ -295,98 +270,21 @@ fn shape(
         args.tap.restore,
         wakes,
         |view| {
-            let asked = stop.is_requested();
-            if asked {
-                teller.life.stopping();
+            let is_asked = forwarder.is_asked();
+            forwarder.look(view.tap, view.is_last, say);
+            if view.is_last {
+                last = Some(Report::new(&view));
+            } else if forwarder.is_due(false) {
+                forwarder.show(&Report::new(&view));
             }
-            teller.tell(&view);
-            if asked {
+            if is_asked {
                 ControlFlow::Break(())
             } else {
                 ControlFlow::Continue(())
             }
         },
     );
-    teller.life.end(ran.is_ok());
+    let written = forwarder.end(ran.is_ok()).end(last.as_ref());
     ran.map_err(failure)?;
-    teller.ended
-}
-
-/// Reports on a running shaper.
-struct Teller {
-    life: Watchdog,
-    longest: MtuWarnings,
-    idle: IdleLinks,
-    json: Option<StatsFile>,
-    metrics: Option<Metrics>,
-    is_ready: bool,
-    last: Option<Instant>,
-    /// Whether the last report was written.
-    ended: Result<(), CliError>,
-}
-
-impl Teller {
-    fn tell(&mut self, view: &Snapshot<'_>) {
-        if !view.is_last {
-            self.idle.look(view.tap);
-        }
-        if !self.is_ready && !view.is_last {
-            self.is_ready = true;
-            self.life.ready();
-            introduce(view);
-        }
-        self.life.beat();
-        self.longest.warn(view.tap);
-        if view.is_last {
-            if let (Some(file), true) = (self.json.take(), self.is_ready) {
-                self.ended = file.end(&Report::new(view));
-            }
-            return;
-        }
-        let is_due = self
-            .last
-            .is_none_or(|last| last.elapsed() >= REPORT_INTERVAL);
-        if !is_due || self.json.is_none() && self.metrics.is_none() {
-            return;
-        }
-        self.last = Some(Instant::now());
-        let report = Report::new(view);
-        if let Some(file) = &mut self.json {
-            // If the write fails now, the one at the end may succeed.
-            let _ = file.write(&report);
-        }
-        if let Some(metrics) = &self.metrics {
-            metrics.show(report.prometheus());
-        }
-    }
-}
-
-/// Prints the mode, and that frames are forwarded.
-fn introduce(view: &Snapshot<'_>) {
-    let links = view.names.iter().zip(view.tap.links());
-    let modes: Vec<String> = links
-        .filter_map(|(name, link)| {
-            let (mode, hook) = view.tap.mode(link)?;
-            Some(format!("{name} by {mode} at {hook}"))
-        })
-        .collect();
-    say(&format!("weir: {}", modes.join("; ")));
-    say("ready");
-}
-
-fn clean([a, b]: [&str; LINKS]) -> Result<(), CliError> {
-    if !Tap::clean(&[a, b]).map_err(failure)? {
-        say(&format!("weir: nothing joins {a} and {b}"));
-    }
-    Ok(())
-}
-
-fn failure(error: TapError) -> CliError {
-    match error {
-        TapError::Same { .. }
-        | TapError::NotEthernet { .. }
-        | TapError::Loopback { .. }
-        | TapError::Setting { .. } => CliError::refused(error),
-        error => CliError::run(error),
-    }
+    written
 }

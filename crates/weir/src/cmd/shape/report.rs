@@ -1,5 +1,6 @@
 //! The report of a shaper: links, and the classes of what leaves each.
 
+use crate::cmd::forwarder::Shown;
 use crate::report::metrics::{CounterOf, Exposition};
 use crate::report::queues::{self, Queues};
 use serde::Serialize;
@@ -97,9 +98,8 @@ const BY_LINK: [CounterOf<Link>; 9] = [
     ),
 ];
 
-impl Report {
-    /// The metrics.
-    pub(super) fn prometheus(&self) -> Exposition {
+impl Shown for Report {
+    fn exposition(&self) -> Exposition {
         let mut out = Exposition::new("weir_shape_");
         let links = self.links.iter().map(|link| (&*link.name, link));
         out.of_links(links, &BY_LINK);
