@@ -305,6 +305,15 @@ fn again(sock: &Sock, stream: &TcpStream) -> Result<(), c_int> {
             opened(sock, stream)
         }
         Opening::Waits => answered(sock, stream),
+        Opening::Unsaid if is_over(stream) => {
+            let error = take_error(sock, stream);
+            let _ = sock.reopen(stream);
+            Err(if error == 0 {
+                libc::ECONNABORTED
+            } else {
+                error
+            })
+        }
         Opening::Unsaid => {
             sock.set_opening(Opening::Done);
             Ok(())

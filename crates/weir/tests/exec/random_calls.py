@@ -416,14 +416,14 @@ class Run:
 
     def differs(self, fd, family, kind, option):
         """Whether the option is of a listener, whose waiting connections have those of accept(2) with weir; or
-        is one that Linux confuses after a failed connect."""
+        is one of which Linux takes a socket for full after a failed connect."""
+        if option == "TCP_NOTSENT_LOWAT":
+            return True
         try:
             with self.held(fd, family, kind) as it:
-                if option == "TCP_NOTSENT_LOWAT":
-                    it.getpeername()
                 return kind == STREAM and it.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN) == 1
         except OSError:
-            return option == "TCP_NOTSENT_LOWAT"
+            return False
 
     def setsockopt(self):
         fd, family, kind = self.some()
