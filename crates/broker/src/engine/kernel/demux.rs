@@ -107,10 +107,8 @@ impl KernelDemux {
         if let Some(pins) = &pins {
             maps.pin(&pins.folder).map_err(system)?;
         }
-        let mut divider = KernelDemux::create(facts, namespace, events_fd, pins, plan, maps)?;
-        if let Some((attach, attaching)) = attaching {
-            divider.begin(attach, attaching);
-        }
+        let plan = (plan, maps);
+        let mut divider = KernelDemux::create(facts, namespace, events_fd, pins, plan, attaching)?;
         divider.order(RING_DEFAULT);
         Ok(divider)
     }
@@ -142,39 +140,45 @@ impl KernelDemux {
         let Some(attached) = attached else {
             return Ok(None);
         };
-        let mut divider = KernelDemux::create(facts, namespace, events_fd, Some(pins), plan, maps)?;
+        let pins = Some(pins);
+        let mut divider =
+            KernelDemux::create(facts, namespace, events_fd, pins, (plan, maps), None)?;
         divider.dispatchers = dispatchers;
         divider.attached = Some(attached);
         divider.is_batching = true;
         Ok(Some(divider))
     }
 
+    /// `attaching` is dropped before the pins on an error: it pins what it attaches, and they
+    /// sweep the folder.
     fn create(
         facts: &InterfaceInfo,
         namespace: u64,
         events_fd: Arc<OwnedFd>,
         pins: Option<Pins>,
-        plan: KernelPlan,
-        maps: PlanMaps,
+        (plan, maps): (KernelPlan, PlanMaps),
+        attaching: Option<(Attach, Attaching)>,
     ) -> Result<KernelDemux, Refusal> {
         let rings = maps.map(MapRole::Rings).try_clone().map_err(system)?;
         let spare = SLOTS - 1;
+        let worker = Worker::start(rings, spare, events_fd).map_err(system)?;
+        let (attached, attaching) = attaching.unzip();
         Ok(KernelDemux {
             ifindex: facts.ifindex,
             is_loopback: facts.is_loopback,
             namespace,
             plan: Plan(plan),
             maps,
-            attached: None,
+            attached,
             dispatchers: Vec::new(),
-            attaching: None,
+            is_stale: attaching.is_some(),
+            attaching,
             leaving: None,
             moves: 0,
-            is_stale: false,
             is_behind: false,
             is_batching: false,
             pins,
-            worker: Worker::start(rings, spare, events_fd).map_err(system)?,
+            worker,
             free: (0..spare).rev().collect(),
             spare: BTreeMap::new(),
             ordered: BTreeMap::new(),
@@ -374,14 +378,6 @@ impl KernelDemux {
         Ok(())
     }
 
-    /// Programs are being attached at this point of tc, where nothing is attached yet. The first
-    /// binding waits for it.
-    fn begin(&mut self, attach: Attach, attaching: Attaching) {
-        self.attaching = Some(attaching);
-        self.attached = Some(attach);
-        self.is_stale = true;
-    }
-
     /// Detaches the plan from XDP hooks, except one.
     fn leave_xdp(&mut self, but: Option<Hook>) -> Result<(), Refusal> {
         self.leave(|hook| hook.is_xdp() && Some(hook) != but)
@@ -501,8 +497,11 @@ impl InterfaceDemux for KernelDemux {
         let to = ingress(attach);
         if self.dispatchers.is_empty() && !to.is_xdp() && !self.is_batching {
             let (ifindex, pins) = (self.ifindex, self.pins.as_ref());
+            // The first binding waits for it.
             let attaching = attach_to_tc(ifindex, self.is_loopback, attach, pins)?;
-            self.begin(attach, attaching);
+            self.attaching = Some(attaching);
+            self.attached = Some(attach);
+            self.is_stale = true;
             if self.plan.0.is_empty() {
                 return Ok(());
             }
