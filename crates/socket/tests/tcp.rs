@@ -158,6 +158,24 @@ fn peeks_and_reads_without_copies() {
     assert_eq!(all, b"hello, world");
 }
 
+/// The receive buffer begins with few KiB, whose end the bytes cross.
+#[test]
+fn peeks_at_all_that_has_come() {
+    let (_a, _b, mut client, mut server) = connected();
+    let sent = bytes(4_100);
+    client.write_all(&sent[..4_000]).unwrap();
+    server.read_exact(&mut [0; 3_100]).unwrap();
+    client.write_all(&sent[4_000..]).unwrap();
+    let mut seen = [0; 2_000];
+    let began = Instant::now();
+    let mut count = 0;
+    while count < 1_000 {
+        assert!(began.elapsed() < Duration::from_secs(10), "{count} bytes");
+        count = server.peek(&mut seen).unwrap();
+    }
+    assert!(seen[..count] == sent[3_100..]);
+}
+
 #[test]
 fn ends_as_posix_has_them() {
     let (_a, _b, mut client, mut server) = connected();

@@ -302,7 +302,11 @@ fn again(sock: &Sock, stream: &TcpStream) -> Result<(), c_int> {
             if sock.nonblocking.load(Relaxed) {
                 return Err(libc::EALREADY);
             }
-            opened(sock, stream)
+            // Not the call that has begun it.
+            opened(sock, stream).map_err(|error| match error {
+                libc::EINPROGRESS => libc::EALREADY,
+                error => error,
+            })
         }
         Opening::Waits => answered(sock, stream),
         Opening::Unsaid if is_over(stream) => {

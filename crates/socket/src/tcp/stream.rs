@@ -281,13 +281,7 @@ impl TcpStream {
     pub fn peek(&self, out: &mut [u8]) -> io::Result<usize> {
         self.core.wait(Interest::Read, |state, _| {
             self.front(state)?;
-            let bytes = match state.stack.tcp_readable_slice(self.id) {
-                Ok(bytes) => bytes,
-                Err(_) => &[],
-            };
-            let count = bytes.len().min(out.len());
-            out[..count].copy_from_slice(&bytes[..count]);
-            Ok(count)
+            Ok(state.stack.tcp_peek(self.id, out).unwrap_or(0))
         })
     }
 
