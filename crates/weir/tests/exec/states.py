@@ -446,8 +446,47 @@ def unspecified():
                 one.close()
 
 
+def connects():
+    """Second connects: to a pair in use, beside one that waits, and after a connection that ended unsaid."""
+    for family, at in ((socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::1")):
+        listener = socket.socket(family, STREAM)
+        listener.bind((at, 0))
+        listener.listen(0)
+        name = listener.getsockname()
+        bound = []
+        for _ in range(2):
+            one = socket.socket(family, STREAM)
+            one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            one.bind((at, 24014))
+            bound.append(one)
+            tried("a pair", one.connect, name)
+        # The queue is full: the next one waits.
+        time.sleep(0.05)
+        waits = socket.socket(family, STREAM)
+        waits.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", 0, 100_000))
+        for _ in range(2):
+            tried("waits", waits.connect, name)
+        waits.close()
+        peer = listener.accept()[0]
+        unsaid = socket.socket(family, STREAM)
+        unsaid.setblocking(False)
+        tried("unsaid", unsaid.connect, name)
+        peer.close()
+        peer = listener.accept()[0]
+        time.sleep(0.05)
+        print(unsaid.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR))
+        peer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        peer.close()
+        time.sleep(0.05)
+        tried("reset", unsaid.send, b"x")
+        for _ in range(2):
+            tried("again", unsaid.connect, name)
+        unsaid.close()
+
+
 if __name__ == "__main__":
     {
+        "connects": connects,
         "peer_of_ipv6": peer_of_ipv6,
         "opening": opening,
         "over": over,

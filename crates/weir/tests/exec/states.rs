@@ -47,3 +47,10 @@ fn the_unspecified_address_stands_for_the_sockets_own() {
 fn a_name_has_no_address_after_a_failed_bind() {
     compare("bind_fails", "name: ('0.0.0.0', 'own')");
 }
+
+/// With a connection of the same ends, beside one that waits, and after one of which no call said that it
+/// was open.
+#[test]
+fn a_second_connect_fails_as_the_kernels() {
+    compare("connects", "again: ECONNABORTED");
+}

@@ -52,6 +52,11 @@ impl KernelDemux {
 
 /// Runs a function with a host's device and its demultiplexer, if this is root.
 fn with_demux(run: impl FnOnce(Device, KernelDemux) + Send) {
+    with_demux_for(None, run);
+}
+
+/// As [`with_demux`], of a demultiplexer that knows where it will be attached.
+fn with_demux_for(attach: Option<Attach>, run: impl FnOnce(Device, KernelDemux) + Send) {
     if !testenv::root() {
         return;
     }
@@ -61,7 +66,7 @@ fn with_demux(run: impl FnOnce(Device, KernelDemux) + Send) {
     a.run(|| {
         let mut backend = KernelBackend::open().unwrap();
         let facts = backend.by_index(device.index()).unwrap();
-        let demux = backend.demux(&facts, None).unwrap();
+        let demux = backend.demux(&facts, attach).unwrap();
         run(device, demux);
     });
 }
@@ -119,5 +124,23 @@ fn the_first_binding_is_refused_if_nothing_can_be_attached() {
         assert_eq!(refused.kind, ErrorKind::System, "{refused:?}");
         assert_eq!(demux.attached(), None);
         assert!(demux.dispatchers.is_empty());
+    });
+}
+
+/// A copying port's attach point is known before the maps are made, and attaching begins there.
+#[test]
+fn attaching_begins_before_the_maps_are_made() {
+    with_demux_for(Some(Attach::Tc), |_, mut demux| {
+        assert!(demux.attaching.is_some() && demux.dispatchers.is_empty());
+        assert_eq!(demux.attached(), Some(Attach::Tc));
+        let slot = demux.slot();
+        demux.bind_slot(slot, "udp").unwrap();
+        let hooks: Vec<Hook> = demux.dispatchers.iter().map(Dispatcher::hook).collect();
+        assert_eq!(hooks, [Hook::TcEgress, Hook::TcIngress]);
+    });
+    // An XDP hook may be refused, and another be tried.
+    with_demux_for(Some(Attach::XdpNative), |_, demux| {
+        assert!(demux.attaching.is_none());
+        assert_eq!(demux.attached(), None);
     });
 }
